@@ -1,0 +1,1 @@
+"""Load testing for OpenAI-compatible inference servers."""

@@ -1,0 +1,157 @@
+"""The shape of a run's numbers: what every report is made of, and what ``summary.json`` holds.
+
+Times are milliseconds, rates per second; None means "not known" or "did not happen".
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantile:
+    """One percentile. ``above``: it falls among censored requests, so the truth is > value.
+
+    value is None where n is too small to print it (P95 from 20, P99 from 100).
+    low, high: the two-sided 95 % interval; None where n is too small for one.
+    """
+
+    value: float | None = None
+    above: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Percentiles of one metric over one level, all samples of all rounds and workers pooled."""
+
+    n: int = 0
+    mean: float | None = None
+    min: float | None = None
+    max: float | None = None
+    p50: Quantile = field(default_factory=Quantile)
+    p90: Quantile = field(default_factory=Quantile)
+    p95: Quantile = field(default_factory=Quantile)
+    p99: Quantile = field(default_factory=Quantile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorClass:
+    """One kind of failure in a level, with one scrubbed message as a sample."""
+
+    error_class: str
+    outcome: str
+    fault: str
+    n: int
+    http_status: int | None = None
+    sample: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveResult:
+    """One objective held against one level."""
+
+    objective: str
+    verdict: str  # met, missed, unclear
+    value: float | None = None  # the metric at the asked percentile, or the rate
+    n: int = 0
+    misses: int | None = None
+    needed: int | None = None  # requests that would settle an unclear verdict at today's misses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSummary:
+    """All figures of one level (over its rounds)."""
+
+    level: int
+    label: str  # "concurrency 8", "4/s poisson"
+    class_: str | None = None  # a class of a mix; None = all together
+    concurrency: int | None = None
+    rate: float | None = None
+    rounds: int = 1
+    window_s: float | None = None  # total length of the windows W
+    stop_reason: str | None = None  # time, count, interrupted, abort, ...
+    arrivals: int = 0  # due in measure
+    outcomes: dict[str, int] = field(default_factory=dict)  # of arrivals due in measure
+    flags: dict[str, int] = field(default_factory=dict)
+    # rates over W
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    output_tokens_per_s_ok: float | None = None
+    total_tokens_per_s: float | None = None
+    implied_concurrency: float | None = None  # output tok/s × mean TPOT
+    in_flight_mean: float | None = None
+    in_flight_peak: int | None = None
+    # distributions, ms (decode_rate and prefill_rate tok/s)
+    ttft: Distribution = field(default_factory=Distribution)
+    ttfo: Distribution = field(default_factory=Distribution)
+    e2e: Distribution = field(default_factory=Distribution)
+    itl: Distribution = field(default_factory=Distribution)
+    tpot: Distribution = field(default_factory=Distribution)
+    decode_rate: Distribution = field(default_factory=Distribution)
+    prefill_rate: Distribution = field(default_factory=Distribution)
+    stream_end: Distribution = field(default_factory=Distribution)
+    connect: Distribution = field(default_factory=Distribution)
+    tls: Distribution = field(default_factory=Distribution)
+    ttft_cold: Distribution = field(default_factory=Distribution)
+    ttft_from_due: Distribution = field(default_factory=Distribution)
+    e2e_from_due: Distribution = field(default_factory=Distribution)
+    lateness: Distribution = field(default_factory=Distribution)
+    slot_wait: Distribution = field(default_factory=Distribution)
+    send_lag: Distribution = field(default_factory=Distribution)
+    # the second set: each failure counted as +infinity (a Quantile may then be above=True)
+    ttft_failures_infinite: Distribution = field(default_factory=Distribution)
+    e2e_failures_infinite: Distribution = field(default_factory=Distribution)
+    # lengths and tokens
+    input_tokens: Distribution = field(default_factory=Distribution)  # reported
+    output_tokens: Distribution = field(default_factory=Distribution)
+    asked_input_mean: float | None = None
+    asked_output_mean: float | None = None
+    cached_input_share: float | None = None
+    tokens_per_chunk: float | None = None
+    token_sources: dict[str, int] = field(default_factory=dict)
+    finish_reasons: dict[str, int] = field(default_factory=dict)
+    # failures and objectives
+    error_rate: float | None = None
+    errors: list[ErrorClass] = field(default_factory=list)
+    objectives: list[ObjectiveResult] = field(default_factory=list)
+    attainment: float | None = None
+    goodput: float | None = None
+    # the measurement measured
+    coalesced_share: float | None = None
+    user_lag: Distribution = field(default_factory=Distribution)  # ms, per read
+    connections_new: int = 0
+    reconnects: int = 0
+    internal_errors: int = 0  # negative durations found and withheld
+    client: dict[str, Any] = field(default_factory=dict)  # the manifest's figures for this level
+    invalid: str | None = None  # why the level must not be used (client_fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRequest:
+    """One of the slowest requests, for the report's table (times ms)."""
+
+    id: int
+    level: int
+    label: str
+    outcome: str
+    ttft: float | None
+    e2e: float | None
+    largest_gap: float | None
+    output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All figures of one run."""
+
+    schema: int
+    name: str
+    status: str
+    started_at: str
+    target: dict[str, Any]
+    levels: list[LevelSummary]
+    by_class: list[LevelSummary] = field(default_factory=list)
+    objectives: list[str] = field(default_factory=list)
+    slowest: list[SlowRequest] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)

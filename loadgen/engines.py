@@ -1,0 +1,1 @@
+"""Facts about inference engines, as data: dialect, metrics, health, recognition."""

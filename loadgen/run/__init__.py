@@ -1,0 +1,1 @@
+"""Levels of load against a server, and the facts they leave."""

@@ -1,0 +1,1 @@
+"""YAML in, one frozen and checked Scenario out."""
