@@ -14,6 +14,7 @@ Messages read "where: what is wrong; what to do".
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class LoadgenError(Exception):
@@ -59,6 +60,10 @@ class MissingExtra(EnvironmentFault):
 
 
 class Interrupted(LoadgenError):
-    """The user stopped the run; what was measured so far is on disk."""
+    """The user stopped the run; what was measured so far is in ``directory`` (None: nothing yet)."""
 
     exit_code = 130
+
+    def __init__(self, message: str, *, directory: Path | None = None) -> None:
+        super().__init__(message)
+        self.directory = directory

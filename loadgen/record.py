@@ -45,7 +45,15 @@ class Fault(StrEnum):
 
 
 REQUEST_FAULT_CLASSES = frozenset(
-    {"context_length", "bad_request", "bad_request_template", "auth", "model_not_found"}
+    {
+        "context_length",
+        "bad_request",
+        "bad_request_template",
+        "auth",
+        "model_not_found",
+        "not_found",
+        "redirect",
+    }
 )
 """Error classes that say the request was wrong, not the server."""
 

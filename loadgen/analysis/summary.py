@@ -12,7 +12,8 @@ class Quantile:
     """One percentile. ``above``: it falls among censored requests, so the truth is > value.
 
     value is None where n is too small to print it (P95 from 20, P99 from 100).
-    low, high: the two-sided 95 % interval; None where n is too small for one.
+    low, high: the two-sided 95 % interval; both None where n is too small for one, high alone
+        None where the interval is open above (it ends among censored requests or failures).
     """
 
     value: float | None = None
@@ -23,9 +24,14 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Percentiles of one metric over one level, all samples of all rounds and workers pooled."""
+    """Percentiles of one metric over one level, all samples of all rounds and workers pooled.
+
+    censored: how many of the n are known only from below (unfinished requests at their age;
+        failures in the set that counts them as +∞); mean and max are then lower bounds, too.
+    """
 
     n: int = 0
+    censored: int = 0
     mean: float | None = None
     min: float | None = None
     max: float | None = None
@@ -90,6 +96,8 @@ class LevelSummary:
     tpot: Distribution = field(default_factory=Distribution)
     decode_rate: Distribution = field(default_factory=Distribution)
     prefill_rate: Distribution = field(default_factory=Distribution)
+    per_request_rate: Distribution = field(default_factory=Distribution)  # output tokens / E2E
+    ttfb: Distribution = field(default_factory=Distribution)  # to the headers; never called TTFT
     stream_end: Distribution = field(default_factory=Distribution)
     connect: Distribution = field(default_factory=Distribution)
     tls: Distribution = field(default_factory=Distribution)

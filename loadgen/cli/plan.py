@@ -1,0 +1,125 @@
+"""``loadgen plan``: the scenario the arguments amount to, and what would be sent. No network."""
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.options import scenario_arguments, scenario_from
+
+if TYPE_CHECKING:
+    from loadgen.scenario.model import Scenario
+    from loadgen.workload.plan import PlannedLevel
+
+_COLUMNS = ("level", "warm-up", "measure", "requests", "tokens in", "tokens out", "time")
+
+
+@click.command("plan")
+@scenario_arguments
+@click.option("--hash", "only_hash", is_flag=True, help="Print one hash of the plan, no more.")
+@click.option("--out", type=click.Path(path_type=Path), hidden=True, expose_value=False)
+def command(only_hash: bool, **options: Any) -> None:  # noqa: ANN401 - click's options, by name
+    """Show the scenario and what a run would send; needs no network.
+
+    The hash covers lengths, words, arrivals and order: equal hashes send equal plans. It leaves
+    out the words drawn for each run (``nonce``).
+    """
+    from loadgen.workload.plan import plan_hash
+
+    scenario = scenario_from(options, os.environ)
+    click.echo(plan_hash(scenario) if only_hash else render_plan(scenario))
+
+
+def render_plan(scenario: "Scenario") -> str:
+    """Write the whole plan as text: a scenario file, then comments on it."""
+    from loadgen.workload.plan import first_prompts, plan_hash, plan_level
+
+    levels = [plan_level(scenario, index) for index in range(len(scenario.levels))]
+    lines = ["", "Levels" if scenario.rounds == 1 else f"Levels, {scenario.rounds} rounds of them"]
+    lines += _table([_COLUMNS, *(_row(level) for level in levels)])
+    lines += [_total(scenario, levels), "", "First prompts"]
+    for prompt in first_prompts(scenario):
+        lines.append(
+            f"  {scenario.levels[prompt.level].label}, no. {prompt.number + 1}: "
+            f"{prompt.input_tokens} tokens in, {prompt.output_tokens} out"
+        )
+        lines.append(f"    {prompt.text}")
+    fresh = "drawn anew for each run" if scenario.nonce == "fresh" else "none: every run the same"
+    lines += ["", f"Sent to  {_endpoint(scenario)}", f"Seed     {scenario.seed}"]
+    lines += [f"Nonce    {fresh}", f"Hash     {plan_hash(scenario)}"]
+    comments = "\n".join(f"# {line}".rstrip() for line in lines)
+    return f"{_yaml(scenario.public_dict())}{comments}"
+
+
+def _yaml(tree: dict[str, Any]) -> str:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 100
+    text = io.StringIO()
+    yaml.dump(tree, text)
+    return text.getvalue()
+
+
+def _endpoint(scenario: "Scenario") -> str:
+    from loadgen.scenario.url import masked_url
+
+    if ("target", "url") in scenario.references:
+        return str(scenario.public_dict()["target"]["url"])
+    return masked_url(scenario.target.endpoint_url())
+
+
+def _row(level: "PlannedLevel") -> tuple[str, ...]:
+    return (
+        level.label,
+        _span(level.warmup.plain),
+        _span(level.measure.plain),
+        _requests(level),
+        _tokens(level.input_tokens),
+        _tokens(level.output_tokens),
+        _time(level),
+    )
+
+
+def _time(level: "PlannedLevel") -> str:
+    from loadgen.units import format_duration
+
+    text = format_duration(round(level.seconds, 1))
+    if level.timed:
+        return text
+    return f"at least {text}" if level.seconds else "until done"
+
+
+def _requests(level: "PlannedLevel") -> str:
+    if level.requests is not None:
+        return f"{level.requests:,}"
+    least = level.measure.requests
+    return "as many as fit" if least is None else f"{least:,} or more"
+
+
+def _span(plain: str | list[str]) -> str:
+    return plain if isinstance(plain, str) else " and ".join(plain)
+
+
+def _tokens(number: float | None) -> str:
+    return "" if number is None else f"{number:,.0f}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return ["  " + "  ".join(row).rstrip() for row in padded]
+
+
+def _total(scenario: "Scenario", levels: list["PlannedLevel"]) -> str:
+    from loadgen.units import format_duration
+
+    drain = format_duration(scenario.each_level.drain_s)
+    total = format_duration(round(sum(level.seconds for level in levels) * scenario.rounds))
+    after = f"and a drain of up to {drain} after each level"
+    if all(level.timed for level in levels):
+        return f"  {total} in all, {after}."
+    return f"  At least {total} (counted requests take as long as the server does), {after}."

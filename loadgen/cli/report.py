@@ -1,0 +1,46 @@
+"""``loadgen report``: make a run's report again from its stored facts; no server is needed."""
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(name="report")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["terminal", "markdown", "json", "html"]),
+    default="terminal",
+    show_default=True,
+    help="What to make.",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Where to write it; - is stdout. Unless told, html goes to RUN/report.html and the rest"
+    " to stdout.",
+)
+def command(run: Path, format_: str, out: str | None) -> None:
+    """Make the report of RUN, a run directory.
+
+    Every report is computed from manifest.json and requests.jsonl, so it can be made on any
+    machine, of an interrupted run too.
+    """
+    from loadgen.report.terminal import look_of
+    from loadgen.report.write import render, write_text
+
+    if out is None and format_ == "html":
+        out = str(run / "report.html")
+    if out is None or out == "-":
+        look = look_of(sys.stdout)
+        _print(render(run, format_, width=look.width, colour=look.colour))
+        return
+    click.echo(write_text(Path(out), render(run, format_)))
+
+
+def _print(text: str) -> None:
+    """Write to stdout; a character its encoding lacks becomes "?" instead of an error."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)

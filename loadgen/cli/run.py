@@ -1,0 +1,73 @@
+"""``loadgen run``: measure, report, and say by the exit code whether the objectives were met."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.options import scenario_arguments, scenario_from
+from loadgen.errors import Interrupted
+
+if TYPE_CHECKING:
+    from loadgen.analysis.summary import Summary
+    from loadgen.scenario.model import Scenario
+
+OBJECTIVE_MISSED = 1
+
+
+@click.command("run")
+@scenario_arguments
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The run's directory, new or empty. [runs/<when>-<name>]",
+)
+def command(out: Path | None, **options: Any) -> None:  # noqa: ANN401 - click's options, by name
+    """Measure a server, level by level, and report.
+
+    Takes a scenario file, flags alone, or flags over a file. Results go to stdout, progress to
+    stderr. The first Ctrl-C stops the arrivals, drains and reports; the second leaves at once.
+    """
+    scenario = scenario_from(options, os.environ)
+    directory, stopped = _measure(scenario, out)
+    summary = _report(directory)
+    if stopped is not None:
+        raise stopped
+    click.get_current_context().exit(exit_code(summary))
+
+
+def exit_code(summary: "Summary") -> int:
+    """Return 1 where an objective was missed or a level must not be used, else 0."""
+    missed = any(
+        result.verdict == "missed" for level in summary.levels for result in level.objectives
+    )
+    spoiled = any(level.invalid is not None for level in summary.levels)
+    return OBJECTIVE_MISSED if missed or spoiled or summary.status == "failed" else 0
+
+
+def _measure(scenario: "Scenario", out: Path | None) -> tuple[Path, Interrupted | None]:
+    from loadgen.report.progress import Progress
+    from loadgen.run.runner import run_scenario
+
+    with Progress() as progress:
+        try:
+            return run_scenario(scenario, out=out, on_event=progress), None
+        except Interrupted as stop:
+            directory: Path | None = getattr(stop, "directory", None)
+            if directory is None:  # stopped before anything was written
+                raise
+            return directory, stop
+
+
+def _report(directory: Path) -> "Summary":
+    from loadgen.report.terminal import look_of
+    from loadgen.report.write import report_run
+
+    reports = report_run(directory, look=look_of(sys.stdout))
+    click.echo(reports.terminal, nl=False)
+    for path in reports.paths:
+        click.echo(str(path))
+    return reports.summary

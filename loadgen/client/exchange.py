@@ -1,0 +1,496 @@
+"""Send one request and observe what comes of it.
+
+Law of this file: until the first token the stream is decoded as it arrives; after that the read
+callback only keeps (stamp, bytes) and looks for bytes that could end the stream. Everything else,
+JSON included, waits for ``settle`` after the end. A failure of the server is an outcome here, never
+an exception; every limit is finite unless the scenario says otherwise.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from loadgen.client import failures
+from loadgen.client.answer import Answer, Endpoint, read_json_answer
+from loadgen.client.clock import breathe, now_ns
+from loadgen.client.outcome import EndedBy, Verdict, of_status, of_stream
+from loadgen.client.stock import httpcore_hook
+from loadgen.client.trace import TRACE, Trace
+from loadgen.record import VISIBLE_KINDS, Chunks, Outcome
+
+_SETTLE_SLICE = 256  # pieces decoded between two looks at the sockets
+_PENDING_LIMIT = 1 << 18  # bytes kept undecoded before a look inside
+_ERROR_BODY_LIMIT = 1 << 20
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LONGEST_WAIT_S = 60.0
+_DONE_GRACE_S = 0.005  # for the end of the framing after [DONE], so that the connection is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long to wait, in seconds; None = for ever. ``max_event_bytes`` bounds one SSE event."""
+
+    connect_s: float | None = 10.0
+    first_token_s: float | None = 300.0
+    idle_s: float | None = 60.0
+    total_s: float | None = None
+    max_event_bytes: int = 64 << 20
+
+
+class Exchange:
+    """One request on the wire, from send to end; also the sink of its response.
+
+    Call ``run`` once; then ``settle`` decodes what is left, and ``facts`` gives the record's fields.
+    ``on_piece`` is called for each piece of body after the first token (a live counter).
+    """
+
+    __slots__ = (
+        "_at_ns",
+        "_body",
+        "_choices",
+        "_coalesced",
+        "_collecting",
+        "_deadline_ns",
+        "_eager",
+        "_ended_how",
+        "_finished",
+        "_handle",
+        "_idle_ns",
+        "_interrupted",
+        "_kinds",
+        "_lags",
+        "_limits",
+        "_on_piece",
+        "_pending",
+        "_pending_bytes",
+        "_progress_ns",
+        "_read_stamp",
+        "_started_ns",
+        "_task",
+        "_tokens",
+        "_whole",
+        "answer",
+        "attempts",
+        "end_ns",
+        "endpoint",
+        "first_ns",
+        "first_output_ns",
+        "throttled_ns",
+        "trace",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        limits: Limits,
+        expects_many: bool = False,
+        on_piece: Callable[[], None] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.trace = Trace(self)
+        self.answer = Answer(
+            endpoint=endpoint, max_event_bytes=limits.max_event_bytes, expects_many=expects_many
+        )
+        self.verdict: Verdict | None = None
+        self.attempts = 0
+        self.throttled_ns: int | None = None
+        self.first_ns: int | None = None
+        self.first_output_ns: int | None = None
+        self.end_ns: int | None = None
+        self._limits = limits
+        self._on_piece = on_piece
+        self._at_ns: list[int] = []
+        self._kinds: list[str] = []
+        self._choices: list[int] = []
+        self._tokens: list[int | None] = []
+        self._lags: list[int] = []
+        self._coalesced: list[int] = []
+        self._read_stamp = 0
+        self._eager = True
+        self._collecting = False
+        self._pending: list[Any] = []  # stamp, bytes, stamp, bytes, ...
+        self._pending_bytes = 0
+        self._whole = True
+        self._body = bytearray()
+        self._ended_how: str | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted: Verdict | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._started_ns = 0
+        self._progress_ns = 0
+        self._deadline_ns = 0
+        self._idle_ns = 0 if limits.idle_s is None else round(limits.idle_s * 1e9)
+
+    # --- driving
+
+    async def run(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
+        """Send ``request`` and return when its exchange is over, however that comes.
+
+        The request's extensions are set here. A cancellation from outside is passed on unless it
+        came through ``interrupt``.
+        """
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._finished = loop.create_future()
+        self.attempts += 1
+        self._started_ns = self._progress_ns = now_ns()
+        request.extensions[TRACE] = self.trace
+        request.extensions["timeout"] = {"connect": self._limits.connect_s}
+        if not getattr(transport, "stamps", False):
+            request.extensions["trace"] = httpcore_hook(self.trace)
+        self._watch()
+        try:
+            await self._converse(transport, request)
+        except asyncio.CancelledError:
+            if self._interrupted is None or self._task is None:
+                raise
+            self._task.uncancel()
+        except (httpx.HTTPError, OSError) as error:
+            self._fail(error)
+        finally:
+            if self._handle:
+                self._handle.cancel()
+            if self.end_ns is None:
+                self.end_ns = now_ns()
+            self._task = None
+
+    def interrupt(self, outcome: Outcome, error_class: str | None = None) -> None:
+        """End the exchange now with this outcome; nothing happens where it is over already."""
+        if self._task is None or self._interrupted or self._task.done():
+            return
+        if self._finished and self._finished.done():
+            return
+        self._interrupted = Verdict(outcome=outcome, error_class=error_class)
+        self._task.cancel()
+
+    def set_aside(self, outcome: Outcome) -> None:
+        """Give an exchange that is never sent its outcome."""
+        self._interrupted = Verdict(outcome=outcome)
+
+    def follow(self, earlier: "Exchange") -> "Exchange":
+        """Count as a further attempt of ``earlier``: timed from its first send. Returns self."""
+        self.attempts = earlier.attempts
+        self.trace.sent_ns = earlier.trace.sent_ns
+        self.trace.reconnects = earlier.trace.reconnects
+        return self
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether the exchange failed before any token, in a way that another try may mend."""
+        if self._interrupted or self._at_ns:
+            return False
+        return self.trace.status in _RETRIED or (self.verdict is not None)
+
+    @property
+    def retry_after_s(self) -> float:
+        """How long the server asks to wait before the next try, at most a minute; else 0."""
+        text = self.trace.headers.get("retry-after", "")
+        return min(float(text), _LONGEST_WAIT_S) if text.isdecimal() else 0.0
+
+    async def settle(self, count: Callable[[str], int] | None = None) -> dict[str, Any]:
+        """Decode what the hot path kept, in slices, and return the record's fields (absolute ns)."""
+        while self._pending:
+            self._decode_pending(_SETTLE_SLICE)
+            await breathe()
+        if not self._collecting and self.answer.error is None:
+            self._note(self.answer.close(), self._read_stamp)
+        return self._facts(self._judge(), count)
+
+    # --- the sink: called inside the read callback
+
+    def body(self, stamp_ns: int, lag_ns: int, data: bytes) -> None:
+        """Take a piece of the response's body."""
+        if stamp_ns != self._read_stamp:
+            self._read_stamp = stamp_ns
+            self._lags.append(lag_ns)
+        if self._eager:
+            self._body_before_first_token(stamp_ns, data)
+            return
+        pending = self._pending
+        pending.append(stamp_ns)
+        pending.append(data)
+        self._pending_bytes += len(data)
+        if data[0] != 58 or b"data" in data:  # a comment alone (":...") proves no progress
+            self._progress_ns = stamp_ns
+        if self._on_piece:
+            self._on_piece()
+        # Cheap signs that this piece may end the stream, or that an event is cut in two (so that
+        # such a sign may be, too): then look inside.
+        whole = data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"
+        if (
+            not (whole and self._whole)
+            or b"[DONE]" in data
+            or b"error" in data
+            or self._pending_bytes > _PENDING_LIMIT
+        ):
+            self._decode_pending()
+            self._look_for_end(stamp_ns)
+        self._whole = whole
+
+    def ended(self, stamp_ns: int, how: str) -> None:
+        """Learn that the body is over."""
+        if self._ended_how is None:
+            self._ended_how = how
+            self._finish(stamp_ns)
+
+    # --- inside
+
+    async def _converse(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
+        assert self._finished is not None
+        response = await transport.handle_async_request(request)
+        if TRACE not in response.extensions:  # a transport that knows no sinks
+            await self._pull(response)
+            return
+        try:
+            await self._finished
+            if self._ended_how is None and self.answer.complete:
+                await self._wait_for_framing(response)
+        finally:
+            if self._ended_how is None:
+                linger = getattr(response.stream, "linger", None)
+                if linger and self.answer.complete:
+                    linger()
+                else:
+                    await response.aclose()
+
+    async def _wait_for_framing(self, response: httpx.Response) -> None:
+        loop = asyncio.get_running_loop()
+        self._finished = loop.create_future()
+        handle = loop.call_later(_DONE_GRACE_S, _resolve, self._finished)
+        try:
+            await self._finished
+        finally:
+            handle.cancel()
+
+    async def _pull(self, response: httpx.Response) -> None:
+        """Read the body of a foreign transport: stamps are user-space, taken piece by piece."""
+        trace = self.trace
+        if trace.sent_ns is None:  # a transport that says nothing of when it sent
+            trace.sent_ns = self._started_ns
+        if trace.headers_ns is None:
+            trace.headers_ns = now_ns()
+        trace.status = response.status_code
+        trace.headers = {name.lower(): value for name, value in response.headers.items()}
+        try:
+            async for piece in _pieces(response):
+                if piece:
+                    self.body(now_ns(), 0, piece)
+                if self._finished is None or self._finished.done():
+                    break
+            else:
+                self.ended(now_ns(), "end")
+        finally:
+            await response.aclose()
+
+    def _body_before_first_token(self, stamp_ns: int, data: bytes) -> None:
+        if self._collecting:
+            self._collect(data)
+            return
+        if not self._at_ns and not self._body and self._must_collect(data):
+            self._collecting = True
+            self._collect(data)
+            self._watch()
+            return
+        self._note(self.answer.feed(data), stamp_ns)
+        if self._at_ns:
+            self._eager = False
+            self._whole = data[-2:] == b"\n\n"
+            self._progress_ns = stamp_ns
+            self._watch()  # another limit holds from here on, and it may come sooner
+        self._look_for_end(stamp_ns)
+
+    def _must_collect(self, data: bytes) -> bool:
+        status = self.trace.status
+        if status is not None and status >= 300:
+            return True
+        if "event-stream" in self.trace.headers.get("content-type", ""):
+            return False
+        # What calls itself something else may be a stream nevertheless; the first bytes tell.
+        start = data.lstrip(b"\xef\xbb\xbf \r\n")
+        return not start.startswith((b"data:", b"event:", b":", b"id:", b"retry:"))
+
+    def _collect(self, data: bytes) -> None:
+        status = self.trace.status
+        limit = self._limits.max_event_bytes if status == 200 else _ERROR_BODY_LIMIT
+        if len(self._body) < limit:
+            self._body += data
+        self._progress_ns = now_ns()
+
+    def _note(self, deltas: list[Any], stamp_ns: int) -> None:
+        at_ns = self._at_ns
+        for kind, choice, tokens in deltas:
+            if at_ns and at_ns[-1] == stamp_ns:
+                self._coalesced.append(len(at_ns) - 1)
+            at_ns.append(stamp_ns)
+            self._kinds.append(kind)
+            self._choices.append(choice)
+            self._tokens.append(tokens)
+            if self.first_ns is None:
+                self.first_ns = stamp_ns
+            if self.first_output_ns is None and kind in VISIBLE_KINDS:
+                self.first_output_ns = stamp_ns
+
+    def _decode_pending(self, most: int | None = None) -> None:
+        pending = self._pending
+        upto = len(pending) if most is None else min(2 * most, len(pending))
+        feed, note = self.answer.feed, self._note
+        for index in range(0, upto, 2):
+            note(feed(pending[index + 1]), pending[index])
+        if upto == len(pending):
+            self._pending = []
+            self._pending_bytes = 0
+        else:
+            del pending[:upto]
+
+    def _look_for_end(self, stamp_ns: int) -> None:
+        if self.answer.complete or self.answer.error is not None:
+            self._finish(stamp_ns)
+
+    def _finish(self, stamp_ns: int) -> None:
+        if self.end_ns is None:
+            self.end_ns = stamp_ns
+        if self._finished:
+            _resolve(self._finished)
+
+    # --- limits: one timer, set anew when it fires and at the first token
+
+    def _watch(self) -> None:
+        if self._handle:
+            self._handle.cancel()
+        deadline, _ = self._next_limit()
+        if deadline:
+            delay_s = max(deadline - now_ns(), 0) / 1e9
+            self._handle = asyncio.get_running_loop().call_later(delay_s, self._check_limits)
+
+    def _next_limit(self) -> tuple[int, str]:
+        """Return the instant at which the first limit would be exceeded, and its name."""
+        limits = self._limits
+        found: list[tuple[int, str]] = []
+        if limits.total_s is not None:
+            found.append((self._started_ns + round(limits.total_s * 1e9), "total"))
+        sent_ns = self.trace.sent_ns
+        if self._at_ns or self._collecting:
+            if self._idle_ns:
+                found.append((self._progress_ns + self._idle_ns, "idle"))
+        elif limits.first_token_s is not None:
+            if sent_ns is None:  # still connecting, which has its own limit; look again later
+                sent_ns = now_ns()
+            found.append((sent_ns + round(limits.first_token_s * 1e9), "first_token"))
+        return min(found, default=(0, ""))
+
+    def _check_limits(self) -> None:
+        deadline, name = self._next_limit()
+        if deadline and deadline <= now_ns() + 1_000_000:
+            self.interrupt(Outcome.TIMEOUT, name)
+            return
+        self._watch()
+
+    # --- judging
+
+    def _fail(self, error: Exception) -> None:
+        found = failures.verdict_of(error)
+        if self._at_ns or self._ended_how:
+            return  # the stream had begun; how it ended is judged with what it said
+        self.verdict = found
+
+    def _judge(self) -> Verdict:
+        refused = self.trace.status is not None and self.trace.status >= 300
+        if self._interrupted and not self.answer.complete and not refused:
+            return self._interrupted
+        if self.verdict:
+            return self.verdict
+        trace = self.trace
+        if trace.status is None:
+            return Verdict(outcome=Outcome.BROKEN, error_class="no_response")
+        if trace.status >= 300:
+            return of_status(trace.status, trace.headers, bytes(self._body))
+        content_type = trace.headers.get("content-type")
+        if self._collecting and self._ended_how == "end":
+            whole = read_json_answer(bytes(self._body), self.endpoint)
+            if whole is not None:
+                self.answer = whole
+        how: EndedBy = "eof"
+        if self.answer.complete:
+            how = "done"
+        elif self._ended_how == "reset":
+            how = "reset"
+        elif self._ended_how == "protocol_error":
+            how = "protocol_error"
+        return of_stream(
+            self.answer,
+            ended=how,
+            content_type=content_type,
+            body_head=bytes(self._body[:2000]),
+        )
+
+    def _facts(self, verdict: Verdict, count: Callable[[str], int] | None) -> dict[str, Any]:
+        trace = self.trace
+        said = self.answer.facts(count)
+        flags = list(said.flags)
+        if self._at_ns and len(self._at_ns) > 1 and self._at_ns[0] == self._at_ns[-1]:
+            flags.append("buffered")
+        return {
+            "connect_start_ns": trace.connect_start_ns if trace.connection == "new" else None,
+            "connected_ns": trace.connected_ns if trace.connection == "new" else None,
+            "tls_done_ns": trace.tls_done_ns if trace.connection == "new" else None,
+            "throttled_ns": self.throttled_ns,
+            "sent_ns": trace.sent_ns,
+            "written_ns": trace.written_ns,
+            "headers_ns": trace.headers_ns,
+            "first_ns": self.first_ns,
+            "first_output_ns": self.first_output_ns,
+            "last_ns": self._at_ns[-1] if self._at_ns else None,
+            "end_ns": self.end_ns,
+            "connection": trace.connection,
+            "peer": trace.peer,
+            "attempts": self.attempts,
+            "reconnects": trace.reconnects,
+            "http_status": trace.status,
+            "retry_after_s": verdict.retry_after_s,
+            "outcome": Outcome(verdict.outcome),
+            "error_class": verdict.error_class,
+            "error": verdict.error,
+            "finish_reasons": said.finish_reasons,
+            "flags": flags,
+            "reported_input": said.reported_input,
+            "cached_input": said.cached_input,
+            "reported_output": said.reported_output,
+            "reasoning": said.reasoning,
+            "counted_output": said.counted_output,
+            "token_source": said.token_source,
+            "first_chunk_tokens": said.first_chunk_tokens,
+            "output_chars": said.output_chars,
+            "output_hash": said.output_hash,
+            "chunks": self._chunks(),
+        }
+
+    def _chunks(self) -> Chunks:
+        choices: list[int] | None = self._choices if any(self._choices) else None
+        tokens = [token for token in self._tokens if token is not None]
+        return Chunks(
+            at_ns=self._at_ns,
+            kind="".join(self._kinds),
+            choice=choices,
+            tokens=tokens if len(tokens) == len(self._tokens) else None,
+            lag_ns=self._lags,
+            coalesced=self._coalesced,
+        )
+
+
+def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield a foreign response's body as it comes, decoded where it was compressed."""
+    if response.is_stream_consumed:  # a mock's, there from the start
+        return response.aiter_bytes()
+    plain = "content-encoding" not in response.headers
+    return response.aiter_raw() if plain else response.aiter_bytes()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,183 @@
+"""The transport that stamps: an ``httpx.AsyncBaseTransport`` over sockets of our own.
+
+Differences from httpx's own, all for the sake of the measurement: kernel receive stamps; the body
+reaches a sink inside the read callback; a pool whose cost does not depend on its size; names
+resolved once; connections made ahead. HTTP/1.1 only. A reused connection that dies before any byte
+of the answer is replaced once, and counted: servers close kept-alive connections when they like.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+
+import httpx
+
+from loadgen.client.clock import RealtimeMap
+from loadgen.client.connection import Connection
+from loadgen.client.origin import Origin
+from loadgen.client.reply import Reply
+from loadgen.client.trace import TRACE, Trace
+
+WIRE_BYTES = "loadgen.bytes"
+_LINGER_S = 1.0
+
+
+class StampedTransport(httpx.AsyncBaseTransport):
+    """Sends requests over stamped connections of the running loop.
+
+    reuse: keep connections for the next request; False opens one for each (a cold client).
+    """
+
+    stamps = True  # takes a Trace and feeds its sink
+
+    def __init__(self, *, context: ssl.SSLContext | None = None, reuse: bool = True) -> None:
+        self.realtime = RealtimeMap()
+        self._context = context
+        self._reuse = reuse
+        self._origins: dict[tuple[str, str, int | None], Origin] = {}
+        self._busy: set[Connection] = set()
+
+    def origin(self, url: httpx.URL) -> Origin:
+        """Return the server that ``url`` names, the same object each time."""
+        key = (url.scheme, url.host, url.port)
+        if key not in self._origins:
+            context = self._context
+            if context is None and url.scheme == "https":
+                context = self._context = ssl_context()
+            self._origins[key] = Origin(url, realtime=self.realtime, context=context)
+        return self._origins[key]
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request; returns when the response's head is in.
+
+        The connect limit is ``request.extensions["timeout"]["connect"]`` (s), as everywhere in
+        httpx; other limits are the caller's (cancel, or close the response).
+        """
+        trace: Trace = request.extensions.get(TRACE) or Trace()
+        data: bytes | None = request.extensions.get(WIRE_BYTES)
+        if data is None:
+            await request.aread()
+            data = wire_bytes(request)
+        limit_s: float | None = request.extensions.get("timeout", {}).get("connect")
+        origin = self.origin(request.url)
+        connection = origin.take() if self._reuse else None
+        while True:
+            reused = connection is not None
+            if connection is None:
+                connection = await origin.open(trace, limit_s)
+            trace.connection = "reused" if reused else "new"
+            trace.peer = connection.peer
+            reply = Reply(trace, self._when_done(origin, connection))
+            try:
+                await self._exchange(connection, data, reply)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                if not reused or reply.any_bytes:
+                    raise
+                trace.reconnects += 1
+                connection = None
+                continue
+            return httpx.Response(
+                reply.status,
+                headers=reply.header_list,
+                stream=_ReplyStream(reply, connection),
+                extensions={"http_version": reply.http_version, TRACE: trace},
+                request=request,
+            )
+
+    async def aclose(self) -> None:
+        """Close every connection, idle or not."""
+        for connection in list(self._busy):
+            connection.close()
+        self._busy.clear()
+        for origin in self._origins.values():
+            origin.close()
+
+    async def _exchange(self, connection: Connection, data: bytes, reply: Reply) -> None:
+        self._busy.add(connection)
+        try:
+            try:
+                connection.send(data, reply)
+            except OSError as error:
+                connection.close()
+                raise httpx.WriteError(f"{connection.peer}: {error}") from error
+            await reply.headers_done
+        except BaseException:
+            connection.close()
+            self._busy.discard(connection)
+            raise
+
+    def _when_done(self, origin: Origin, connection: Connection) -> "_Done":
+        return _Done(self, origin, connection)
+
+    def finished(self, origin: Origin, connection: Connection, keep: bool) -> None:
+        """Take a connection back whose exchange is over."""
+        self._busy.discard(connection)
+        if keep and self._reuse and connection.idle_ready:
+            origin.give(connection)
+        else:
+            connection.close()
+
+
+class _Done:
+    """What a reply calls when it is over."""
+
+    __slots__ = ("_connection", "_origin", "_transport")
+
+    def __init__(self, transport: StampedTransport, origin: Origin, connection: Connection) -> None:
+        self._transport = transport
+        self._origin = origin
+        self._connection = connection
+
+    def __call__(self, reply: Reply) -> None:
+        self._transport.finished(self._origin, self._connection, reply.keep_alive)
+
+
+class _ReplyStream(httpx.AsyncByteStream):
+    """The body for the httpx API; closing it early closes the connection, or lets it linger."""
+
+    def __init__(self, reply: Reply, connection: Connection) -> None:
+        self._reply = reply
+        self._connection = connection
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._reply.aiter():
+            yield piece
+
+    async def aclose(self) -> None:
+        """End the exchange now, at the price of the connection where the body is not over."""
+        if not self._reply.complete:
+            self._connection.close()
+            self._reply.on_done(self._reply)
+
+    def linger(self) -> None:
+        """Let the last bytes of a body come (the end of chunked framing after [DONE]).
+
+        The connection returns to the pool when they have, and is closed when they have not within
+        a second.
+        """
+        asyncio.get_running_loop().call_later(_LINGER_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._reply.complete and self._connection.reply is self._reply:
+            self._connection.close()
+            self._reply.on_done(self._reply)
+
+
+def wire_bytes(request: httpx.Request) -> bytes:
+    """Return a request, whose body is read, as HTTP/1.1 bytes."""
+    lines = [request.method.encode("ascii") + b" " + request.url.raw_path + b" HTTP/1.1"]
+    lines += [name + b": " + value for name, value in request.headers.raw]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + request.content
+
+
+def ssl_context(*, ca_file: str | None = None, insecure: bool = False) -> ssl.SSLContext:
+    """Return the context all connections share (building one costs 16 ms).
+
+    Raises OSError or ssl.SSLError where ``ca_file`` cannot be used.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,151 @@
+"""A view as one self-contained page: figures drawn in the browser, nothing fetched from anywhere.
+
+Every text is escaped by the template; the charts travel as JSON in which no tag can be closed.
+"""
+
+from functools import cache
+from html import escape
+from importlib.resources import files
+from math import log10
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from loadgen.report.series import Axis, Chart, Line
+from loadgen.report.view import View
+
+_SYMBOLS = {"": "circle", "above": "triangle-up-open", "invalid": "x"}
+_SHAPES = ("circle", "square", "diamond", "cross")  # a second sign beside the colour
+_MODES = {"line": "lines+markers", "step": "lines", "dots": "markers"}
+_RAMP_STEPS = 7  # colours of an ordered family: --ramp-0 … --ramp-7
+
+
+def render_html(view: View) -> str:
+    """Return the page; the plotting library and the style sheet are inside it."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False}
+    template = environment.from_string(_own_file("page.html.j2"))
+    return template.render(
+        view=view,
+        figures={chart.key: figure(chart) for chart in view.charts},
+        style=Markup(_own_file("page.css")),
+        plotly=_plotly() if view.charts else Markup(""),
+    )
+
+
+@cache
+def _own_file(name: str) -> str:
+    return files("loadgen.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> Markup:
+    """Return the plotting library's script; its own text may not end the script element."""
+    from plotly.offline import get_plotlyjs
+
+    return Markup(get_plotlyjs().replace("</script", "<\\/script"))
+
+
+def figure(chart: Chart) -> dict[str, Any]:
+    """Return a chart as the plotting library takes it: data and layout, colours still by name."""
+    bars = any(line.draw == "bar" for line in chart.lines)
+    several = len(chart.lines) > 1
+    layout: dict[str, Any] = {
+        "xaxis": _axis(chart.x),
+        "yaxis": _axis(chart.y),
+        "showlegend": several,
+        "hovermode": "closest",
+        "margin": {"l": 56, "r": 16, "t": 30 if several else 10, "b": 44},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+    }
+    if chart.legend:
+        layout["legend"]["title"] = {"text": _label(chart.legend), "font": {"size": 12}}
+    if bars:
+        layout["barmode"] = "stack"
+    data = [_trace(line, shape=_SHAPES[i % len(_SHAPES)]) for i, line in enumerate(chart.lines)]
+    return {"data": data, "layout": layout}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"title": {"text": _label(axis.title)}, "type": axis.kind}
+    if axis.kind != "category":
+        drawn["tickformat"] = ",.0%" if axis.as_percent else ",~f"
+    if axis.ticks:
+        drawn["tickvals"] = [position for position, _ in axis.ticks]
+        drawn["ticktext"] = [_label(text) for _, text in axis.ticks]
+    if axis.kind == "log" and axis.low and axis.high:
+        # the library wants the ends of a logarithmic axis as powers of ten
+        drawn["range"] = [log10(axis.low), log10(axis.high)]
+    elif axis.low is not None and axis.high is not None:
+        drawn["range"] = [axis.low, axis.high]
+    elif axis.low == 0:
+        drawn["rangemode"] = "tozero"
+    return drawn
+
+
+def _trace(line: Line, *, shape: str) -> dict[str, Any]:
+    colour = _colour(line.colour)
+    trace: dict[str, Any] = {
+        "name": _label(line.name),
+        "x": [_label(x) if isinstance(x, str) else x for x in line.x],
+        "y": list(line.y),
+        "hoverinfo": "text",
+        "hovertext": ["<br>".join(_label(part) for part in parts) for parts in line.hover],
+    }
+    if line.draw == "bar":
+        return trace | {"type": "bar", "marker": {"color": colour}}
+    trace |= {
+        "type": "scatter",
+        "mode": _MODES[line.draw],
+        "line": {"color": colour, "width": 2, "dash": "dash" if line.dashed else "solid"},
+        "marker": {
+            "color": colour,
+            "size": 8,
+            "symbol": [_SYMBOLS[mark] if mark else shape for mark in line.marks] or shape,
+        },
+    }
+    if line.draw == "step":
+        trace["line"]["shape"] = "hv"
+    if line.labels:
+        trace |= {
+            "mode": "lines+markers+text",
+            "text": [_label(text) for text in line.labels],
+            "textposition": "top center",
+            "cliponaxis": False,
+        }
+    bars = _error_bars(line)
+    return trace | ({"error_y": bars | {"color": colour}} if bars else {})
+
+
+def _error_bars(line: Line) -> dict[str, Any] | None:
+    """Return the interval around each point as distances up and down; none where unknown."""
+    if not any(low is not None for low in line.low):
+        return None
+    known = [
+        None not in (y, low, high) for y, low, high in zip(line.y, line.low, line.high, strict=True)
+    ]
+    up = [
+        max(0.0, (high or 0) - (y or 0)) if there else 0
+        for there, y, high in zip(known, line.y, line.high, strict=True)
+    ]
+    down = [
+        max(0.0, (y or 0) - (low or 0)) if there else 0
+        for there, y, low in zip(known, line.y, line.low, strict=True)
+    ]
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down,
+            "thickness": 1.2, "width": 4}  # fmt: skip
+
+
+def _colour(name: str) -> str:
+    """Return the style sheet's variable for a colour's name; a ramp's place picks its step."""
+    if name.startswith("ramp "):
+        return f"var(--ramp-{round(float(name.removeprefix('ramp ')) * _RAMP_STEPS)})"
+    return f"var(--{name})"
+
+
+def _label(text: str) -> str:
+    """Escape what the plotting library would take for its own small markup."""
+    return escape(text, quote=False)

@@ -1,0 +1,78 @@
+"""What each word of a report means: the formulas, as metrics are computed, and how to read them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A word, its formula, and when there is no such number."""
+
+    word: str
+    formula: str
+    missing: str = ""
+
+
+FORMULAS = (
+    Formula("TTFT", "first − sent: from the first byte of the request handed to the kernel to the"
+            " first chunk that carries a generated token", "no token came"),
+    Formula("TTFO", "first output − sent: as TTFT, to the first visible output (content, refusal,"
+            " tool call; not reasoning)", "no visible output"),
+    Formula("E2E", "last − sent: to the last chunk that carries a token; the rest of the stream is"
+            " \"stream end\" = end − sent", "no token came"),
+    Formula("ITL", "gaps between consecutive token chunks of one choice, pooled over requests;"
+            " \"per chunk\" where a chunk carries more than 1.05 tokens", "fewer than 2 chunks"),
+    Formula("TPOT", "(last − first) / (n streamed − tokens in the first chunk), one value per"
+            " request",
+            "fewer than 2 chunks, no later token, or several choices without their counts"),
+    Formula("decode rate", "1 / TPOT: tokens per second as one user sees them", "as TPOT"),
+    Formula("prefill rate", "(reported − cached prompt tokens) / TTFT; apparent: it includes the"
+            " wait in the server's queue", "no usage reported"),
+    Formula("tok/s of each request", "output tokens / E2E; their mean is not the system's rate",
+            "no token came"),
+    Formula("time to headers", "headers − sent: the answer's head, never called TTFT",
+            "no answer came"),
+    Formula("output tokens", "reported by the server's usage; else one tokenisation of the joined"
+            " text (counted); else the number of chunks. The token source says which"),
+    Formula("output tok/s", "tokens that arrived in the window / length of the window, each token"
+            " by its own arrival, whatever became of its request; \"ok\" counts ok requests only"),
+    Formula("requests/s", "ok requests that ended in the window / length of the window"),
+    Formula("in flight", "time average over the window of the requests sent and not yet ended"),
+    Formula("implied concurrency", "output tok/s × mean TPOT: reconciles the system's rate with one"
+            " user's"),
+    Formula("errors", "failed / (ok + failed), failed = refused + timeout + broken + truncated;"
+            " client faults are never counted against the server"),
+    Formula("lateness", "sent − due = slot wait (slot − due: the cap held it back) + send lag (the"
+            " client's own delay, connecting apart)"),
+    Formula("from due", "TTFT and E2E counted from the moment the schedule asked for the request:"
+            " what a user of an open system feels"),
+    Formula("connect, TLS", "connected − connect start, TLS done − connected; never part of TTFT."
+            " TTFT cold = first − connect start", "a reused connection"),
+    Formula("each failure as +∞", "the same percentile with every failed request counted as"
+            " infinitely slow"),
+    Formula("attainment", "requests that met all objectives / (ok + failed + dropped + unfinished"
+            " that already missed); cancelled ones are left out"),
+    Formula("goodput", "requests per second that met all objectives"),
+    Formula("coalesced", "chunks that shared a read with a later one: their stamps are upper"
+            " bounds"),
+    Formula("percentile", "linear interpolation over all samples of a level. p50 and p90 from n ="
+            " 1, p95 from n = 20, p99 from n = 100; 95 % intervals by order statistics from n = 6,"
+            " 36, 72, 368, where samples that follow one another alike count for fewer; of pooled"
+            " gaps by a bootstrap over requests (coverage 90 to 93 % in the tails)", "n too small"),
+    Formula("> x", "the percentile falls among requests that were cut while still waiting: the"
+            " truth is above x"),
+)  # fmt: skip
+
+READING = (
+    "A level is one load setting held for a while; a request belongs to it when it was due in its"
+    " measure phase. Warm-up is recorded but not counted.",
+    "Throughput that stops rising while TTFT climbs marks the knee: past it, more requests in"
+    " flight only wait longer.",
+    "System rates (output tok/s) are sums over all users; the decode rate is one user's. They"
+    " answer different questions; neither follows from the other without the concurrency.",
+    "Percentiles come from ok and unfinished requests. A request cut while waiting counts with the"
+    " age it had reached, as a lower bound. Failed requests never improve a latency figure; they"
+    " stand in the errors.",
+    "An interval says how far the percentile itself could be off with this many samples; it does"
+    " not cover a server that behaves differently tomorrow. One round cannot show that: compare"
+    " rounds or runs.",
+)

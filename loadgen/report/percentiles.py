@@ -1,0 +1,99 @@
+"""The distributions of a run's levels as tables: n, mean, percentiles and their intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.analysis.summary import Distribution, LevelSummary, Quantile
+from loadgen.report.grid import Column, Table, failed, itl_word, load_cell, load_column
+from loadgen.report.text import Cell, bound, count, interval, number, quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A distribution of the summary: its field, its word and its unit.
+
+    intervals: False where none is computed (reads of one stream are not independent samples).
+    """
+
+    field: str
+    word: str
+    unit: str = "ms"
+    intervals: bool = True
+
+
+MAIN_METRICS = (
+    Metric(field="ttft", word="TTFT"),
+    Metric(field="itl", word="ITL"),
+    Metric(field="tpot", word="TPOT", unit="ms per token"),
+    Metric(field="decode_rate", word="decode rate", unit="tok/s per user"),
+    Metric(field="e2e", word="E2E"),
+)
+MORE_METRICS = (
+    Metric(field="ttfo", word="TTFO"),
+    Metric(field="ttft_from_due", word="TTFT from due"),
+    Metric(field="e2e_from_due", word="E2E from due"),
+    Metric(field="ttft_failures_infinite", word="TTFT, each failure as +∞"),
+    Metric(field="e2e_failures_infinite", word="E2E, each failure as +∞"),
+    Metric(field="per_request_rate", word="output tokens / E2E of each request", unit="tok/s"),
+    Metric(field="prefill_rate", word="prefill rate (apparent)", unit="tok/s"),
+    Metric(field="stream_end", word="stream end"),
+    Metric(field="ttfb", word="time to headers"),
+    Metric(field="connect", word="connect"),
+    Metric(field="tls", word="TLS"),
+    Metric(field="ttft_cold", word="TTFT cold"),
+    Metric(field="lateness", word="lateness"),
+    Metric(field="slot_wait", word="slot wait"),
+    Metric(field="send_lag", word="send lag"),
+    Metric(field="user_lag", word="user-space lag per read", intervals=False),
+)
+_NAMES = ("p50", "p90", "p95", "p99")
+
+
+def percentile_tables(
+    levels: Sequence[LevelSummary], metrics: Sequence[Metric]
+) -> tuple[Table, ...]:
+    """One table for each metric that was observed anywhere: n, mean, percentiles, intervals."""
+    tables = []
+    for metric in metrics:
+        found = [(level, _distribution(level, metric)) for level in levels]
+        if any(distribution.n for _, distribution in found):
+            tables.append(_percentile_table(metric, found))
+    return tuple(tables)
+
+
+def _distribution(level: LevelSummary, metric: Metric) -> Distribution:
+    distribution: Distribution = getattr(level, metric.field)
+    if metric.field.endswith("failures_infinite") and not failed(level):
+        return Distribution()  # without a failure it only repeats the first set
+    return distribution
+
+
+def _percentile_table(metric: Metric, found: list[tuple[LevelSummary, Distribution]]) -> Table:
+    levels = [level for level, _ in found]
+    load = load_column(levels)
+    word = itl_word(levels) if metric.field == "itl" else metric.word
+    columns = [load, Column(label="n"), *(Column(label=x) for x in ("mean", "min", "max"))]
+    columns += [
+        Column(label=name, unit="95 % interval" if metric.intervals else "") for name in _NAMES
+    ]
+    rows = []
+    for level, distribution in found:
+        censored = distribution.censored
+        cells = [
+            load_cell(level, load),
+            Cell(count(distribution.n), small=f"{censored:,} known as > x" if censored else ""),
+            Cell(bound(distribution.mean, censored=censored)),
+            Cell(number(distribution.min)),
+            Cell(bound(distribution.max, censored=censored)),
+        ]
+        cells += [_percentile_cell(distribution, name, metric) for name in _NAMES]
+        rows.append(tuple(cells))
+    return Table(title=f"{word}, {metric.unit}", columns=tuple(columns), rows=tuple(rows))
+
+
+def _percentile_cell(distribution: Distribution, name: str, metric: Metric) -> Cell:
+    found: Quantile = getattr(distribution, name)
+    text = quantile(distribution, name)
+    if found.value is None:
+        return Cell(text, tone="quiet")
+    return Cell(text, small=interval(found) if metric.intervals else "")

@@ -1,0 +1,129 @@
+"""A view as text for a terminal, a pipe or a log file; it returns text, the command line prints it.
+
+No word is ever cut: a table wider than the terminal becomes several, each with the level's column.
+"""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from loadgen.report.grid import Column, Table
+from loadgen.report.text import Cell
+from loadgen.report.view import View
+
+DEFAULT_WIDTH = 120
+_GAP = 2  # blanks between two columns: one of padding, one of the rule between them
+_MOST_MESSAGE = 60  # columns a server's message may take before it wraps
+_STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "quiet": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a stream can show: its columns, and whether it takes colours."""
+
+    width: int = DEFAULT_WIDTH
+    colour: bool = False
+
+
+def look_of(stream: TextIO) -> Look:
+    """Ask a stream what it can show; a pipe or a file gets 120 columns without colours.
+
+    NO_COLOR and TERM=dumb switch colours off (no-color.org).
+    """
+    if not stream.isatty():
+        return Look()
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return Look(width=columns or DEFAULT_WIDTH, colour=not plain)
+
+
+def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> str:
+    """Return the report, at most ``width`` columns wide; escape codes only with ``colour``."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(width, 40),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+    )
+    console.print(Text(view.verdict.text, style=_STYLES.get(view.verdict.tone, "")))
+    facts = " · ".join(f"{fact.label} {fact.text}" for fact in view.facts)
+    console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
+    for table in (view.levels, view.by_class, view.course):
+        _print_table(console, table)
+    for table in (view.errors, view.objectives):
+        _print_table(console, table)
+    if view.warnings:
+        console.print()
+    for warning in view.warnings:
+        console.print(Text(f"! {warning}", style=_STYLES["warn"]))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def _print_table(console: Console, table: Table) -> None:
+    if not table.rows:
+        return
+    console.print()
+    console.print(Text(table.title, style="bold"))
+    for part, columns in enumerate(_fit(table, console.width)):
+        if part:
+            console.print()
+        console.print(_rich_table(table, columns))
+
+
+def _fit(table: Table, width: int) -> list[list[int]]:
+    """Deal the columns to tables of at most ``width``, the first column standing in each."""
+    needed = [_column_width(table, index) + _GAP for index in range(len(table.columns))]
+    groups: list[list[int]] = [[0]]
+    for index in range(1, len(needed)):
+        used = sum(needed[i] for i in groups[-1])
+        if len(groups[-1]) > 1 and used + needed[index] - _GAP > width:
+            groups.append([0])
+        groups[-1].append(index)
+    return groups
+
+
+def _column_width(table: Table, index: int) -> int:
+    column = table.columns[index]
+    texts = [column.label, column.unit, *(row[index].text for row in table.rows)]
+    longest = max(Text(text).cell_len for text in texts)
+    return min(longest, _MOST_MESSAGE) if column.left else longest
+
+
+def _rich_table(table: Table, indices: Sequence[int]) -> RichTable:
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    drawn.show_edge = False
+    for index in indices:
+        column = table.columns[index]
+        drawn.add_column(
+            _heading(column, two_lines=any(table.columns[i].unit for i in indices)),
+            justify="left" if column.left else "right",
+            overflow="fold",
+            max_width=_MOST_MESSAGE if column.left else None,
+        )
+    for row in table.rows:
+        drawn.add_row(*(_text(row[index]) for index in indices))
+    return drawn
+
+
+def _heading(column: Column, *, two_lines: bool) -> Text:
+    return Text(f"{column.label}\n{column.unit}" if two_lines else column.label)
+
+
+def _text(cell: Cell) -> Text:
+    return Text(cell.text, style=_STYLES.get(cell.tone, ""))

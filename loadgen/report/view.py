@@ -1,0 +1,182 @@
+"""A run as sections, tables and series: what every report says, before any markup.
+
+``build_view`` decides words, numbers, order; a renderer (terminal, markdown, html) only lays out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.analysis.summary import LevelSummary, Summary
+from loadgen.record import Outcome
+from loadgen.report.charts import build_charts
+from loadgen.report.conditions import card, conditions, headline_facts
+from loadgen.report.grid import Table, failed
+from loadgen.report.legend import FORMULAS, READING, Formula
+from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS, percentile_tables
+from loadgen.report.series import Chart, Samples
+from loadgen.report.tables import (
+    client_table,
+    course_table,
+    error_table,
+    length_table,
+    level_table,
+    objective_table,
+    outcome_table,
+    rate_table,
+    slowest_table,
+)
+from loadgen.report.text import Fact, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The first line of a report. tone: good, warn, bad."""
+
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything a report shows, in its order; an empty table is not shown."""
+
+    title: str
+    verdict: Verdict
+    facts: tuple[Fact, ...]
+    warnings: tuple[str, ...]
+    levels: Table
+    by_class: Table
+    charts: tuple[Chart, ...]
+    objectives: Table
+    errors: Table
+    course: Table
+    rates: Table
+    outcomes: Table
+    lengths: Table
+    slowest: Table
+    client: Table
+    percentiles: tuple[Table, ...]
+    more_percentiles: tuple[Table, ...]
+    card: tuple[Fact, ...]
+    conditions: tuple[Fact, ...]
+    formulas: tuple[Formula, ...] = FORMULAS
+    reading: tuple[str, ...] = READING
+
+
+def build_view(
+    summary: Summary,
+    *,
+    manifest: Mapping[str, Any] | None = None,
+    ttft: Mapping[int, Samples] | None = None,
+) -> View:
+    """Lay out a run's summary; manifest adds the conditions, ttft the samples of its CDF."""
+    manifest, levels = manifest or {}, summary.levels
+    return View(
+        title=plain(summary.name) or "run",
+        verdict=first_line(summary),
+        facts=headline_facts(summary, manifest),
+        warnings=tuple(plain(warning) for warning in summary.warnings),
+        levels=level_table(levels),
+        by_class=level_table(summary.by_class, title="By class"),
+        charts=build_charts(levels, ttft or {}),
+        objectives=objective_table(levels),
+        errors=error_table(levels),
+        course=course_table(levels),
+        rates=rate_table(levels),
+        outcomes=outcome_table(levels),
+        lengths=length_table(levels),
+        slowest=slowest_table(summary),
+        client=client_table(levels),
+        percentiles=percentile_tables(levels, MAIN_METRICS),
+        more_percentiles=percentile_tables(levels, MORE_METRICS),
+        card=card(summary, manifest),
+        conditions=conditions(summary, manifest),
+    )
+
+
+def first_line(summary: Summary) -> Verdict:
+    """Say at once whether these figures may be used, and what is wrong with the run or the server.
+
+    The worst comes first: a run cut short, a level its client spoiled, nothing that succeeded,
+    failures, objectives missed, warnings.
+    """
+    told = [
+        *_unfinished(summary),
+        *_spoiled(summary.levels),
+        *_failures(summary.levels),
+        *_missed(summary.levels),
+    ]
+    if told:
+        tone = "bad" if any(verdict.tone == "bad" for verdict in told) else "warn"
+        return Verdict("; ".join(verdict.text for verdict in told), tone)
+    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in summary.levels)
+    good = f"{_n(len(summary.levels), 'level')}, {_n(ok, 'request')} ok, none failed"
+    if summary.warnings:
+        more = len(summary.warnings) - 1
+        rest = f" (and {_n(more, 'more warning')})" if more else ""
+        return Verdict(f"{good}; mind: {plain(summary.warnings[0])}{rest}", "warn")
+    return Verdict(f"all good: {good}", "good")
+
+
+def _n(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def _unfinished(summary: Summary) -> list[Verdict]:
+    if summary.status == "complete":
+        return []
+    whole = sum(
+        level.stop_reason not in (None, "interrupted", "failed") for level in summary.levels
+    )
+    levels = f"{_n(whole, 'level')} measured to the end"
+    text = {
+        "interrupted": f"interrupted: {levels}; figures cover what was recorded",
+        "failed": f"the run failed: {levels}; figures cover what was recorded",
+        "running": f"not finished (still running, or killed): {levels}",
+    }.get(summary.status, f"status {plain(summary.status)}: {levels}")
+    return [Verdict(text, "bad" if summary.status == "failed" else "warn")]
+
+
+def _spoiled(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    return [
+        Verdict(f"the client spoiled {plain(level.label)}: {plain(level.invalid)}", "bad")
+        for level in levels
+        if level.invalid
+    ]
+
+
+def _missed(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    """Name each missed objective with its levels."""
+    at: dict[str, list[str]] = {}
+    for level in levels:
+        for result in level.objectives:
+            if result.verdict == "missed":
+                at.setdefault(plain(result.objective), []).append(plain(level.label))
+    told = []
+    for objective, labels in at.items():
+        everywhere = len(labels) == len(levels) > 1
+        where = "every level" if everywhere else ", ".join(labels)
+        told.append(Verdict(f"objective missed: {objective} at {where}", "bad"))
+    return told
+
+
+def _failures(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in levels)
+    bad = sum(failed(level) for level in levels)
+    arrivals = sum(level.arrivals for level in levels)
+    if not bad and ok:
+        return []
+    if not arrivals:
+        return [Verdict("nothing was measured: no request was due in a measure phase", "bad")]
+    if not bad:
+        return [Verdict(f"no request succeeded: none of {arrivals:,} ended ok", "bad")]
+    classes: dict[str, int] = {}
+    for level in levels:
+        for error in level.errors:
+            classes[error.error_class] = classes.get(error.error_class, 0) + error.n
+    most = max(classes.items(), key=lambda item: item[1], default=None)
+    reason = f", most often {plain(most[0])} ({most[1]:,})" if most else ""
+    if not ok:
+        return [Verdict(f"no request succeeded: {_n(bad, 'request')} failed{reason}", "bad")]
+    return [Verdict(f"{bad:,} of {ok + bad:,} requests failed{reason}", "warn")]

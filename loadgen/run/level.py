@@ -1,0 +1,307 @@
+"""One level, from scenario entry to manifest entry: prepare, dispatch, watch the client."""
+
+import asyncio
+import gc
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from loadgen.client.clock import LoopLag, now_ns, sleep_s
+from loadgen.client.exchange import Limits
+from loadgen.client.transport import StampedTransport
+from loadgen.record import FAILED_OUTCOMES, Outcome, Phase, Record
+from loadgen.run.dispatch import Dispatch, Setting, slots_of
+from loadgen.run.events import Event, LevelEnded, PhaseChanged, Tick
+from loadgen.run.phases import AnyPhases, Phases, PlannedPhases, reason_of
+from loadgen.run.store import RunStore
+from loadgen.run.supply import Call, Supply
+from loadgen.scenario.model import Level, Scenario, Span
+from loadgen.units import NS_PER_S
+from loadgen.workload.arrivals import Schedule
+from loadgen.workload.plan import schedule_of
+
+_TICK_S = 0.5
+_COLLECT_TICKS = 20  # young garbage is collected every 10 s, so that long levels do not grow
+_AHEAD = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What all levels of a run share."""
+
+    scenario: Scenario
+    transport: httpx.AsyncBaseTransport
+    url: httpx.URL
+    limits: Limits
+    build: Callable[[int, int, int], Call]  # level, round, number
+    store: RunStore
+    epoch_ns: int
+    on_event: Callable[[Event], None]
+    secrets: tuple[str, ...] = ()
+    preconnect: bool = True
+    count_tokens: Callable[[str], int] | None = None
+
+
+class LevelRun:
+    """A level while it runs; ``stop`` and ``cut`` may be called from a signal handler."""
+
+    def __init__(self, session: Session, number: int, round_: int, first_id: int) -> None:
+        self.session = session
+        self.number = number
+        self.round = round_
+        self.level: Level = session.scenario.levels[number]
+        self._first_id = first_id
+        self._dispatch: Dispatch | None = None
+        self._stopped: str | None = None
+        self._phase = Phase.WARMUP
+        self._phase_began_ns = 0
+        self._done = 0
+        self._failed = 0
+        self._faults = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Hold the level and return its manifest entry."""
+        session = self.session
+        schedule = self._schedule()
+        supply = self._supply(schedule)
+        await supply.fill()
+        if session.preconnect and isinstance(session.transport, StampedTransport):
+            await _preconnect(session, _connections(self.level))
+        with _collector_paused():
+            return await self._hold(schedule, supply)
+
+    async def _hold(self, schedule: Schedule | None, supply: Supply) -> dict[str, Any]:
+        session = self.session
+        phases = self._phases(schedule, now_ns())
+        setting = Setting(
+            number=self.number,
+            round=self.round,
+            level=self.level,
+            phases=phases,
+            transport=session.transport,
+            supply=supply,
+            limits=session.limits,
+            endpoint=session.scenario.target.endpoint,
+            drain_s=session.scenario.each_level.drain_s,
+            epoch_ns=session.epoch_ns,
+            first_id=self._first_id,
+            schedule=schedule,
+            expects_many=_expects_many(session.scenario),
+            retries=session.scenario.limits.retries,
+            count_tokens=session.count_tokens,
+            secrets=session.secrets,
+        )
+        dispatch = self._dispatch = Dispatch(setting, self)
+        if self._stopped:
+            dispatch.stop(self._stopped)
+        self._announce(Phase.WARMUP)
+        client = await self._drive(dispatch)
+        client["requests_built_late"] = supply.misses
+        reason = phases.stop_reason or "failed"
+        session.store.flush()
+        session.on_event(LevelEnded(level=self.number, label=self.level.label, stop_reason=reason))
+        return self._entry(dispatch, phases, reason=reason, client=client)
+
+    def stop(self, reason: str) -> None:
+        """Let no further request start; what is in flight drains."""
+        self._stopped = reason
+        if self._dispatch:
+            self._dispatch.stop(reason)
+
+    def cut(self, outcome: Outcome) -> None:
+        """End what is in flight now."""
+        if self._dispatch:
+            self._dispatch.cut(outcome)
+
+    # --- told by the dispatch
+
+    def record(self, record: Record) -> None:
+        """Store a finished record and count it."""
+        self.session.store.append(record)
+        if record.outcome is Outcome.CLIENT_FAULT:
+            self._faults += 1
+        if record.phase is self._phase or self._phase is Phase.DRAIN:
+            self._done += 1
+            self._failed += record.outcome in FAILED_OUTCOMES
+
+    def phase(self, phase: Phase) -> None:
+        """Learn that a phase began."""
+        self._announce(phase)
+
+    # --- inside
+
+    def _schedule(self) -> Schedule | None:
+        if self.level.rate is None:
+            return None
+        return schedule_of(self.session.scenario, self.number, round_=self.round)
+
+    def _supply(self, schedule: Schedule | None) -> Supply:
+        def build(number: int) -> Call:
+            return self.session.build(self.number, self.round, number)
+
+        if schedule is not None:
+            total = len(schedule.due_ns)
+            return Supply(build, ahead=min(total, 16 * _AHEAD), most=total)
+        each = self.session.scenario.each_level
+        warmup, measure = each.warmup_of(self.level), each.measure
+        counted = warmup.seconds is None and measure.seconds is None
+        most = (warmup.requests or 0) + (measure.requests or 0) if counted else None
+        return Supply(build, ahead=max(_AHEAD, 2 * slots_of(self.level)), most=most)
+
+    def _phases(self, schedule: Schedule | None, start_ns: int) -> AnyPhases:
+        each = self.session.scenario.each_level
+        warmup, measure = each.warmup_of(self.level), each.measure
+        if schedule is None:
+            return Phases(warmup=warmup, measure=measure, start_ns=start_ns)
+        return PlannedPhases(
+            start_ns=start_ns,
+            measure_start_ns=start_ns + schedule.measure_start_ns,
+            measure_end_ns=start_ns + schedule.measure_end_ns,
+            reason=reason_of(measure),
+        )
+
+    async def _drive(self, dispatch: Dispatch) -> dict[str, Any]:
+        """Run the dispatch while watching the client itself; returns the client's figures."""
+        lag = LoopLag()
+        cpu_before, wall_before = time.process_time(), now_ns()
+        ticker = asyncio.create_task(self._tick(dispatch))
+        try:
+            await dispatch.run()
+        finally:
+            ticker.cancel()
+            lag.close()
+        wall_s = (now_ns() - wall_before) / NS_PER_S
+        lag.samples_ns.sort()
+        return {
+            "cpu_share": round((time.process_time() - cpu_before) / wall_s, 4),
+            "loop_lag_p99_ns": _p99(lag.samples_ns),
+            "loop_lag_max_ns": lag.largest_ns,
+            "rss_bytes": _peak_rss_bytes(),
+        }
+
+    async def _tick(self, dispatch: Dispatch) -> None:
+        transport = self.session.transport
+        pieces, ticks, before_ns = 0, 0, now_ns()
+        while True:
+            await sleep_s(_TICK_S)
+            ticks += 1
+            now = now_ns()
+            rate = (dispatch.pieces - pieces) / ((now - before_ns) / NS_PER_S)
+            pieces, before_ns = dispatch.pieces, now
+            if isinstance(transport, StampedTransport):
+                transport.realtime.calibrate()
+            self.session.store.flush()
+            if ticks % _COLLECT_TICKS == 0:
+                gc.collect(1)
+            self.session.on_event(
+                Tick(
+                    level=self.number,
+                    label=self.level.label,
+                    phase=self._phase,
+                    elapsed_s=(now - self._phase_began_ns) / NS_PER_S,
+                    in_flight=dispatch.flow.in_flight,
+                    done=self._done,
+                    failed=self._failed,
+                    output_tokens_per_s=rate,
+                )
+            )
+
+    def _announce(self, phase: Phase) -> None:
+        self._phase = phase
+        self._phase_began_ns = now_ns()
+        self._done = self._failed = 0
+        planned = self._planned(phase)
+        self.session.on_event(
+            PhaseChanged(
+                level=self.number,
+                label=self.level.label,
+                phase=phase,
+                planned_s=planned.seconds,
+                planned_requests=planned.requests,
+            )
+        )
+
+    def _planned(self, phase: Phase) -> Span:
+        each = self.session.scenario.each_level
+        match phase:
+            case Phase.WARMUP:
+                return each.warmup_of(self.level)
+            case Phase.MEASURE:
+                return each.measure
+        return Span(seconds=each.drain_s)
+
+    def _entry(
+        self, dispatch: Dispatch, phases: AnyPhases, *, reason: str, client: dict[str, Any]
+    ) -> dict[str, Any]:
+        epoch_ns = self.session.epoch_ns
+
+        def offset(instant_ns: int | None) -> int | None:
+            return None if instant_ns is None else instant_ns - epoch_ns
+
+        return {
+            "level": self.number,
+            "round": self.round,
+            "label": self.level.label,
+            "concurrency": self.level.concurrency,
+            "rate": self.level.rate,
+            "start_ns": offset(phases.start_ns),
+            "measure_start_ns": offset(phases.measure_start_ns),
+            "measure_end_ns": offset(phases.measure_end_ns),
+            "end_ns": offset(now_ns()),
+            "stop_reason": reason,
+            "arrivals": dispatch.arrivals,
+            "peak_in_flight": dispatch.measured_peak,
+            "mean_in_flight": dispatch.measured_mean,
+            "client": client,
+            "invalid": f"{self._faults} requests failed by the client's own fault"
+            if self._faults
+            else None,
+        }
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from pausing the loop while stamps are taken."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+async def _preconnect(session: Session, wanted: int) -> None:
+    transport = session.transport
+    assert isinstance(transport, StampedTransport)
+    try:
+        await transport.origin(session.url).preconnect(wanted, session.limits.connect_s)
+    except httpx.TransportError:
+        return  # each request will find out, and its record will say so
+
+
+def _connections(level: Level) -> int:
+    """Return how many connections to make ahead: the slots, or about a second's worth of sends."""
+    if level.concurrency is not None:
+        return level.concurrency
+    return min(level.max_in_flight, max(8, round(level.rate or 0)))
+
+
+def _expects_many(scenario: Scenario) -> bool:
+    return int(scenario.request.get("n", 1) or 1) > 1
+
+
+def _p99(ordered_ns: list[int]) -> int | None:
+    return ordered_ns[min(len(ordered_ns) - 1, int(0.99 * len(ordered_ns)))] if ordered_ns else None
+
+
+def _peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,153 @@
+"""When a level warms up, measures and drains: a pure machine that is told instants.
+
+Instants are ns of one clock, whatever its epoch. ``admit`` is asked for each arrival and names its
+phase; ``advance`` is told that time passed. A span bounded by a time and a count is over when both
+are reached. ``measure`` begins when the warm-up is over and ends when its time is over or its last
+counted arrival is due, or both where both are asked.
+"""
+
+from loadgen.record import Phase
+from loadgen.scenario.model import Span
+from loadgen.units import seconds_to_ns
+
+
+class Phases:
+    """The phase of one level."""
+
+    def __init__(self, *, warmup: Span, measure: Span, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.phase = Phase.WARMUP
+        self.measure_start_ns: int | None = None
+        self.measure_end_ns: int | None = None
+        self.stop_reason: str | None = None
+        self._warmup = warmup
+        self._measure = measure
+        self._warmed = 0
+        self._measured = 0
+        self._last_due_ns = start_ns
+
+    def admit(self, due_ns: int) -> Phase | None:
+        """Count an arrival due now and return its phase; None when arrivals are over."""
+        self.advance(due_ns)
+        if self.phase is Phase.WARMUP:
+            if not self._warmup_over(due_ns):
+                self._warmed += 1
+                self._last_due_ns = due_ns
+                return Phase.WARMUP
+            self._begin_measure(due_ns)
+            self.advance(due_ns)
+        if self.phase is not Phase.MEASURE:
+            return None
+        self._measured += 1
+        self._last_due_ns = due_ns
+        self.advance(due_ns)
+        return Phase.MEASURE
+
+    def advance(self, now_ns: int) -> None:
+        """Let time pass: begin or end ``measure`` where time alone decides."""
+        change = self.next_change_ns()
+        while change is not None and change <= now_ns:
+            if self.phase is Phase.WARMUP:
+                self._begin_measure(change)
+            else:
+                self._end_measure(change)
+            change = self.next_change_ns()
+
+    def next_change_ns(self) -> int | None:
+        """Return the instant at which the phase changes if no further arrival comes; else None."""
+        if self.phase is Phase.WARMUP:
+            if self._warmup.seconds is None or not _enough(self._warmup, self._warmed):
+                return None
+            end = self.start_ns + seconds_to_ns(self._warmup.seconds)
+            return None if self._last_due_ns > end else end  # the next arrival begins measure
+        if self.phase is Phase.MEASURE and _enough(self._measure, self._measured):
+            assert self.measure_start_ns is not None
+            end = self.measure_start_ns + seconds_to_ns(self._measure.seconds or 0)
+            return max(end, self._last_due_ns) if self._measure.requests else end
+        return None
+
+    def stop(self, now_ns: int, reason: str) -> None:
+        """End arrivals now, from whatever phase."""
+        if self.phase is Phase.DRAIN:
+            return
+        if self.phase is Phase.MEASURE:
+            self.measure_end_ns = now_ns
+        self.phase = Phase.DRAIN
+        self.stop_reason = reason
+
+    def _warmup_over(self, now_ns: int) -> bool:
+        if not _enough(self._warmup, self._warmed):
+            return False
+        seconds = self._warmup.seconds
+        return seconds is None or now_ns >= self.start_ns + seconds_to_ns(seconds)
+
+    def _begin_measure(self, now_ns: int) -> None:
+        self.phase = Phase.MEASURE
+        self.measure_start_ns = self._last_due_ns = now_ns
+
+    def _end_measure(self, at_ns: int) -> None:
+        self.phase = Phase.DRAIN
+        self.measure_end_ns = at_ns
+        self.stop_reason = reason_of(self._measure)
+
+
+class PlannedPhases:
+    """The phase of one open level, whose schedule fixes every instant beforehand."""
+
+    def __init__(
+        self, *, start_ns: int, measure_start_ns: int, measure_end_ns: int, reason: str
+    ) -> None:
+        self.start_ns = start_ns
+        self.phase = Phase.WARMUP
+        self.measure_start_ns: int | None = None
+        self.measure_end_ns: int | None = None
+        self.stop_reason: str | None = None
+        self._changes = (measure_start_ns, measure_end_ns)
+        self._reason = reason
+        self._stopped = False
+
+    def admit(self, due_ns: int) -> Phase | None:
+        """Return the phase an arrival belongs to by its due instant; None after a stop."""
+        if self._stopped:
+            return None
+        return Phase.WARMUP if due_ns < self._changes[0] else Phase.MEASURE
+
+    def advance(self, now_ns: int) -> None:
+        """Let time pass."""
+        if self.phase is Phase.WARMUP and now_ns >= self._changes[0]:
+            self.phase = Phase.MEASURE
+            self.measure_start_ns = self._changes[0]
+        if self.phase is Phase.MEASURE and now_ns >= self._changes[1]:
+            self.phase = Phase.DRAIN
+            self.measure_end_ns = self._changes[1]
+            self.stop_reason = self._reason
+
+    def next_change_ns(self) -> int | None:
+        """Return when the phase changes next."""
+        if self.phase is Phase.DRAIN:
+            return None
+        return self._changes[0 if self.phase is Phase.WARMUP else 1]
+
+    def stop(self, now_ns: int, reason: str) -> None:
+        """End arrivals now, from whatever phase."""
+        self._stopped = True
+        if self.phase is Phase.DRAIN:
+            return
+        if self.phase is Phase.MEASURE:
+            self.measure_end_ns = now_ns
+        self.phase = Phase.DRAIN
+        self.stop_reason = reason
+
+
+AnyPhases = Phases | PlannedPhases
+
+
+def reason_of(measure: Span) -> str:
+    """Name what ends a measure phase: "time", "count", or "time and count"."""
+    if measure.requests is None:
+        return "time"
+    return "count" if measure.seconds is None else "time and count"
+
+
+def _enough(span: Span, count: int) -> bool:
+    return span.requests is None or count >= span.requests

@@ -1,0 +1,255 @@
+"""Before any load: is the server there, does it know us, which model, which engine, one token.
+
+What would make every request fail ends the run here, in one line. What the server may get over
+(a 503, an error in the stream) does not: a load test has to be able to measure a failing server.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import httpx
+import orjson
+
+from loadgen.client.exchange import Exchange, Limits
+from loadgen.client.failures import is_certificate_error
+from loadgen.client.outcome import scrub
+from loadgen.client.requests import RequestOptions, probe_body, token_limit_hint
+from loadgen.client.transport import StampedTransport
+from loadgen.engines import ENGINES, Engine, recognise
+from loadgen.errors import PreflightFailed, ServerUnreachable
+from loadgen.record import Outcome
+from loadgen.run.headers import Credentials
+from loadgen.scenario.model import Scenario
+
+_ASK_LIMIT_S = 10.0
+_LISTED = 10  # models named in a message
+_OTHER_LIMIT: Mapping[str, Literal["max_tokens", "max_completion_tokens"]] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the preflight learnt of the server."""
+
+    model: str
+    engine: Engine
+    engine_version: str | None = None
+    models: list[str] = field(default_factory=list)
+    peers: list[str] = field(default_factory=list)
+    unreachable: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    probe: dict[str, Any] = field(default_factory=dict)
+
+
+class Preflight:
+    """Asks one server, over the transport that will measure it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        transport: httpx.AsyncBaseTransport,
+        credentials: Credentials,
+        limits: Limits,
+    ) -> None:
+        self._target = scenario.target
+        self._options = RequestOptions(endpoint=scenario.target.endpoint, extra=scenario.request)
+        self._transport = transport
+        self._credentials = credentials
+        self._limits = limits
+        self._notes: list[str] = []
+
+    async def run(self) -> Found:
+        """Return what was learnt; raises ServerUnreachable or PreflightFailed."""
+        unreachable = await self._connect()
+        models_body, server_header = await self._models()
+        version_body = await self._get_json(f"{self._target.root_url}/version")
+        engine = self._engine(server_header, version_body, models_body)
+        models = _model_ids(models_body)
+        model = self._model(models)
+        engine, probe = await self._probe(model, engine, models)
+        version = version_body.get("version") if isinstance(version_body, dict) else None
+        return Found(
+            model=model,
+            engine=engine,
+            engine_version=version if isinstance(version, str) else None,
+            models=models,
+            peers=self._peers(),
+            unreachable=unreachable,
+            notes=self._notes,
+            probe=probe,
+        )
+
+    # --- steps
+
+    async def _connect(self) -> dict[str, str]:
+        if not isinstance(self._transport, StampedTransport):
+            return {}
+        origin = self._transport.origin(httpx.URL(self._target.base_url))
+        try:
+            unreachable = await origin.drop_unreachable(self._limits.connect_s)
+        except httpx.TransportError as error:
+            raise self._no_connection(error) from error
+        for peer, why in unreachable.items():
+            self._notes.append(f"{peer} does not answer and is left out ({why})")
+        return unreachable
+
+    async def _models(self) -> tuple[Any, str | None]:
+        try:
+            response = await self._get(self._target.endpoint_url("models"))
+        except httpx.TransportError as error:
+            raise self._no_connection(error) from error
+        except TimeoutError as error:
+            raise ServerUnreachable(
+                f"{self._target.masked_url}: connected, but no answer within {_ASK_LIMIT_S:g} s; "
+                "is this an inference server, and is it up?"
+            ) from error
+        if response.status_code in (401, 403):
+            raise self._rejected(response.status_code)
+        return _json(response), response.headers.get("server")
+
+    def _engine(self, server_header: str | None, version: Any, models: Any) -> Engine:  # noqa: ANN401
+        if self._target.engine != "auto":
+            return ENGINES[self._target.engine]
+        return recognise(server_header=server_header, version_body=version, models_body=models)
+
+    def _model(self, models: list[str]) -> str:
+        if self._target.model:
+            return self._target.model
+        if len(models) == 1:
+            return models[0]
+        if models:
+            raise PreflightFailed(
+                f"{self._target.masked_url}: serves {len(models)} models; name one with --model: "
+                f"{_listed(models)}"
+            )
+        raise PreflightFailed(
+            f"{self._target.masked_url}: lists no models; name the one to use with --model"
+        )
+
+    async def _probe(
+        self, model: str, engine: Engine, models: list[str]
+    ) -> tuple[Engine, dict[str, Any]]:
+        """Ask for one token, in the shape of the run's requests; returns the dialect that worked."""
+        facts = await self._one_token(model, engine)
+        if facts["http_status"] == 400 and token_limit_hint(facts["error"] or ""):
+            other = replace(engine, chat_limit=_OTHER_LIMIT[engine.chat_limit])
+            again = await self._one_token(model, other)
+            if again["outcome"] is Outcome.OK:
+                self._notes.append(
+                    f"the server refuses {engine.chat_limit}: {other.chat_limit} is sent instead"
+                )
+                engine, facts = other, again
+        self._judge(facts, model, models)
+        names = ("outcome", "error_class", "error", "http_status", "reported_input",
+                 "reported_output", "flags")  # fmt: skip
+        probe = {name: facts[name] for name in names}
+        if facts["first_ns"] and facts["sent_ns"]:
+            probe["ttft_ns"] = facts["first_ns"] - facts["sent_ns"]
+        return engine, probe
+
+    async def _one_token(self, model: str, engine: Engine) -> dict[str, Any]:
+        body = probe_body(model=model, engine=engine, options=self._options)
+        request = httpx.Request(
+            "POST", self._target.endpoint_url(), content=body, headers=self._credentials.headers
+        )
+        exchange = Exchange(endpoint=self._target.endpoint, limits=self._limits)
+        await exchange.run(self._transport, request)
+        facts = await exchange.settle()
+        facts["error"] = facts["error"] and scrub(facts["error"], self._credentials.secrets)
+        return facts
+
+    def _judge(self, facts: dict[str, Any], model: str, models: list[str]) -> None:
+        """Raise where every request would fail the same way; note what may pass."""
+        where = self._target.masked_url
+        outcome, error_class, status = facts["outcome"], facts["error_class"], facts["http_status"]
+        message = facts["error"] or error_class
+        if outcome is Outcome.OK:
+            return
+        match error_class:
+            case "auth":
+                raise self._rejected(status)
+            case "model_not_found":
+                known = f"; it serves: {_listed(models)}" if models else ""
+                raise PreflightFailed(f"{where}: does not know the model '{model}'{known}")
+            case "unexpected_content_type":
+                raise PreflightFailed(
+                    f"{where}: answers with something else than a completion ({message}); "
+                    "is the URL right?"
+                )
+        if outcome is Outcome.REFUSED and status in (400, 404, 405, 422):
+            raise PreflightFailed(f"{where}: refuses a one-token request ({status}): {message}")
+        self._notes.append(f"the one-token probe failed ({error_class}: {message}); going on")
+
+    # --- asking
+
+    async def _get(self, url: str) -> httpx.Response:
+        request = httpx.Request("GET", url, headers=self._credentials.headers)
+        request.extensions["timeout"] = {"connect": self._limits.connect_s}
+        async with asyncio.timeout(_ASK_LIMIT_S):
+            response = await self._transport.handle_async_request(request)
+            await response.aread()
+            return response
+
+    async def _get_json(self, url: str) -> Any:  # noqa: ANN401 - whatever the server says
+        try:
+            return _json(await self._get(url))
+        except (httpx.HTTPError, TimeoutError):
+            return None
+
+    def _peers(self) -> list[str]:
+        if not isinstance(self._transport, StampedTransport):
+            return []
+        origin = self._transport.origin(httpx.URL(self._target.base_url))
+        return [address.peer for address in origin.addresses]
+
+    # --- refusing
+
+    def _no_connection(self, error: httpx.TransportError) -> Exception:
+        where = self._target.masked_url
+        if is_certificate_error(error):
+            return PreflightFailed(
+                f"{where}: the server's certificate does not verify ({_last(error)}); "
+                "give its authority with --ca-file FILE, or accept any with --insecure"
+            )
+        return ServerUnreachable(f"{where}: no connection ({_last(error)}); is the server up?")
+
+    def _rejected(self, status: int) -> PreflightFailed:
+        where = self._target.masked_url
+        if self._credentials.key_from:
+            return PreflightFailed(
+                f"{where}: rejects the key from {self._credentials.key_from} (HTTP {status})"
+            )
+        return PreflightFailed(
+            f"{where}: wants a key (HTTP {status}); set LOADGEN_API_KEY, or give its header "
+            "with --header"
+        )
+
+
+def _json(response: httpx.Response) -> Any:  # noqa: ANN401 - whatever the server says
+    if response.status_code != 200:
+        return None
+    try:
+        return orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _model_ids(body: Any) -> list[str]:  # noqa: ANN401 - whatever the server says
+    rows = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(rows, list):
+        return []
+    return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+
+
+def _listed(models: list[str]) -> str:
+    more = f" and {len(models) - _LISTED} more" if len(models) > _LISTED else ""
+    return scrub(", ".join(models[:_LISTED])) + more
+
+
+def _last(error: httpx.TransportError) -> str:
+    return scrub(str(error))

@@ -1,0 +1,97 @@
+"""The run directory: made once, never overwritten, valid at every moment.
+
+``requests.jsonl`` grows by one line as each request ends; ``manifest.json`` is replaced whole. What
+is on disk after a crash is a run whose last line may be cut.
+"""
+
+import dataclasses
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from loadgen.errors import UsageError
+from loadgen.record import Chunks, Record
+
+_FIELDS = tuple(
+    (field.name, field.name.rstrip("_"))
+    for field in dataclasses.fields(Record)
+    if field.name != "chunks"
+)
+_CHUNK_FIELDS = tuple(field.name for field in dataclasses.fields(Chunks))
+
+
+class RunStore:
+    """Writes one run directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._requests: BinaryIO = (directory / "requests.jsonl").open("ab")
+
+    def append(self, record: Record) -> None:
+        """Add one record; it reaches the disk with the next ``flush``."""
+        self._requests.write(record_line(record))
+
+    def flush(self) -> None:
+        """Hand what was appended to the operating system."""
+        self._requests.flush()
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Replace the manifest, whole or not at all."""
+        path = self.directory / "manifest.json"
+        fresh = path.with_suffix(".json.new")
+        fresh.write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
+        fresh.replace(path)
+
+    def close(self) -> None:
+        """Close the file of requests."""
+        self._requests.close()
+
+
+def record_line(record: Record) -> bytes:
+    """Return a record as one line of JSON; what did not happen is left out."""
+    row: dict[str, Any] = {}
+    for name, key in _FIELDS:
+        value = getattr(record, name)
+        if value is not None and value != []:
+            row[key] = value
+    if record.chunks.at_ns:
+        chunks = ((name, getattr(record.chunks, name)) for name in _CHUNK_FIELDS)
+        row["chunks"] = {name: value for name, value in chunks if value is not None}
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def make_directory(out: Path | None, *, name: str, started: datetime) -> Path:
+    """Create the directory of a new run; ``out`` must be new or empty.
+
+    Raises UsageError where it cannot be had.
+    """
+    if out is None:
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+        base = Path("runs") / f"{started:%Y-%m-%dT%H-%M-%S}-{slug}"
+        return _first_free(base)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UsageError(
+                f"--out {out}: is not empty, and a run never overwrites another; name a new one"
+            )
+    except OSError as error:
+        text = f"--out {out}: {error.strerror}; name a directory that can be made"
+        raise UsageError(text) from error
+    return out
+
+
+def _first_free(base: Path) -> Path:
+    for number in range(1, 1000):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            path.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; use --out DIR") from error
+        return path
+    raise UsageError(f"{base}: a thousand runs of this name began in one second; use --out DIR")

@@ -1,0 +1,106 @@
+"""One server, many ways to write its address: the forms that mean the same become one."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+ENDPOINT_PATHS = {"chat": "chat/completions", "completions": "completions", "models": "models"}
+MASK = "***"
+
+_ENDPOINT_SUFFIX = re.compile(r"/(chat/completions|completions|models)$")
+# A path that already names its API version ("/v1", "/api/v3") or is Azure's is left as it stands.
+_VERSIONED = re.compile(r"(/v[0-9]+[a-z0-9]*|/openai)$|/openai/deployments/")
+_OPEN_QUERY_KEYS = frozenset({"api-version"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasicAuth:
+    """User and password taken from a URL; sent as basic auth, never written anywhere."""
+
+    user: str
+    password: str
+
+
+def url_problem(url: str) -> str | None:
+    """Say what is wrong with an address and what to write instead; None if it will do."""
+    if not url.strip():
+        return "is empty; write the server's address, like http://localhost:8000"
+    if re.search(r"[\s\x00-\x1f\x7f]", url):
+        return "holds a space or a control character; write it like http://localhost:8000"
+    if "://" not in url:
+        return f"has no scheme; did you mean 'http://{_without_user(url)}'?"
+    parts = _split(url)
+    if parts is None:
+        return "is not a URL; write it like http://localhost:8000"
+    if parts.scheme not in ("http", "https"):
+        return f"has the scheme '{parts.scheme}'; only http and https are spoken"
+    if not parts.hostname:
+        return "names no host; write it like http://localhost:8000"
+    if parts.fragment:
+        return "has a part after '#', which is never sent; leave it out"
+    return None
+
+
+def base_url(url: str) -> str:
+    """Return ``http://host:port/v1`` without credentials, for every form of the same address.
+
+    A gateway's path prefix stays and ``/v1`` follows it; a path that names its version, Azure's
+    ``/openai/deployments/NAME`` and a query string stay as given.
+    """
+    parts = urlsplit(url)
+    path = _ENDPOINT_SUFFIX.sub("", parts.path.rstrip("/")).rstrip("/")
+    azure = "api-version" in dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not azure and not _VERSIONED.search(path):
+        path += "/v1"
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{_without_user(parts.netloc)}{path}{query}"
+
+
+def join_url(base: str, path: str) -> str:
+    """Append a path to a base URL, in front of its query string."""
+    parts = urlsplit(base)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{path.lstrip('/')}").geturl()
+
+
+def root_url(url: str) -> str:
+    """Return the address below which /health, /metrics and /version lie: the base without /v1."""
+    parts = urlsplit(base_url(url))
+    path = re.sub(r"/v[0-9]+[a-z0-9]*$", "", parts.path)
+    return parts._replace(path=path, query="").geturl()
+
+
+def basic_auth(url: str) -> BasicAuth | None:
+    """Return the user and password that a URL carries, percent-decoded."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return None
+    return BasicAuth(user=unquote(parts.username), password=unquote(parts.password or ""))
+
+
+def masked_url(url: str) -> str:
+    """Write an address with credentials and all query values but ``api-version`` masked."""
+    parts = _split(url)
+    if parts is None:
+        return MASK
+    netloc = parts.netloc
+    if "@" in netloc:
+        netloc = f"{MASK}@{_without_user(netloc)}"
+    query = [
+        (key, value if key in _OPEN_QUERY_KEYS else MASK)
+        for key, value in parse_qsl(parts.query, keep_blank_values=True)
+    ]
+    return parts._replace(netloc=netloc, query=urlencode(query, safe="*")).geturl()
+
+
+def _split(url: str) -> SplitResult | None:
+    """Split a URL; None where it cannot be one (a bad port, an unclosed bracket)."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is checked only when asked for
+    except ValueError:
+        return None
+    return parts
+
+
+def _without_user(netloc: str) -> str:
+    return netloc.rsplit("@", 1)[-1]
