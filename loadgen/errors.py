@@ -60,7 +60,7 @@ class MissingExtra(EnvironmentFault):
 
 
 class Interrupted(LoadgenError):
-    """The user stopped the run; what was measured so far is in ``directory`` (None: nothing yet)."""
+    """The user stopped the run; what was measured is in ``directory`` (None: nothing yet)."""
 
     exit_code = 130
 

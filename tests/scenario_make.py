@@ -35,7 +35,7 @@ def load_text(
     directory: Path,
     *,
     environ: Mapping[str, str] | None = None,
-    **more: Any,  # noqa: ANN401 - load_scenario's own
+    **more: Any,
 ) -> Scenario:
     """Write a scenario file and load it."""
     path = directory / "s.yaml"
@@ -43,7 +43,7 @@ def load_text(
     return load_scenario(path, environ=environ or {}, **more)
 
 
-def problems_in(text: str, directory: Path, **more: Any) -> list[str]:  # noqa: ANN401 - as above
+def problems_in(text: str, directory: Path, **more: Any) -> list[str]:
     """Load a faulty scenario file; return its problems without the file's name."""
     with pytest.raises(ScenarioError) as caught:
         load_text(text, directory, **more)

@@ -95,7 +95,7 @@ class Reply:
     body: bytes
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 -- JSON is any
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+from serve import DONE, ROLE, Asked, Out, content, event, finish, scripted, usage
 
 from loadgen.client.clock import now_ns
 from loadgen.client.exchange import Exchange, Limits
 from loadgen.client.transport import StampedTransport, ssl_context
 from loadgen.record import Outcome
-from serve import DONE, ROLE, Asked, Out, content, event, finish, scripted, usage
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

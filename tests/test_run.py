@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from drive import command, loadgen, measure, read, strict_json
+from serve import Asked, Out, scripted
+
 from loadgen.errors import PreflightFailed, ServerUnreachable, UsageError
 from loadgen.run.events import Notice
-from serve import Asked, Out, scripted
 
 
 async def answer(asked: Asked, out: Out) -> None:
@@ -374,7 +374,8 @@ def test_no_key_header_value_or_prompt_is_left_anywhere(id_: str, tmp_path: Path
         """Say everything back, in errors and in answers."""
         prompt = asked.json["messages"][0]["content"]
         said.append(prompt)
-        echo = f"bad key {asked.headers['authorization']} {asked.headers['x-team-token']} {prompt}"
+        team = asked.headers["x-team-token"]
+        echo = f"bad key {asked.headers['authorization']} {team} {prompt}"
         if asked.number % 2:
             await out.stream(MARKER, prompt)
         else:

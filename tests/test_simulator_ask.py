@@ -14,7 +14,7 @@ from loadgen.simulator.refusals import refusal_body, refused_in_stream, stream_e
 from loadgen.simulator.words import GARBLED, WORDS, answer_words, natural_length
 
 
-def ask(dialect: str = "vllm", *, chat: bool = True, **fields: Any) -> Ask:  # noqa: ANN401
+def ask(dialect: str = "vllm", *, chat: bool = True, **fields: Any) -> Ask:
     body = chat_body(**fields) if chat else {"model": "sim"} | fields
     return read_ask(json.dumps(body).encode(), chat=chat, rules=rules(dialect))
 

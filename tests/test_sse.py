@@ -21,6 +21,8 @@ FRAMES: dict[str, tuple[bytes, list[Event]]] = {
     "one-space-only": (b"data:  1\n\n", [Event(b" 1", None)]),
     "colon-in-data": (b"data: a:b\n\n", [Event(b"a:b", None)]),
     "lines-join": (b"data: {\ndata: }\n\n", [Event(b"{\n}", None)]),
+    "crlf-lines-join": (b"data: {\r\ndata: }\r\n\r\n", [Event(b"{\n}", None)]),
+    "cr-lines-join": (b"data: {\rdata: }\r\r", [Event(b"{\n}", None)]),
     "empty-data": (b"data\n\n", [Event(b"", None)]),
     "named": (b"event: error\ndata: 1\n\n", [Event(b"1", "error")]),
     "name-ends-with-its-event": (b"event: x\n\ndata: 1\n\n", [Event(b"1", None)]),
@@ -41,6 +43,10 @@ FRAMES: dict[str, tuple[bytes, list[Event]]] = {
     "one-lf": (
         b'data: {"a":1}\ndata: {"b":2}\n\ndata: 3\n\n',
         [Event(b'{"a":1}', None), Event(b'{"b":2}', None), Event(b"3", None)],
+    ),
+    "one-lf-named": (
+        b"event: x\ndata: 1\ndata: 2\n\n",
+        [Event(b"1", "x"), Event(b"2", None)],
     ),
     "unterminated": (b"data: 1", [Event(b"1", None)]),
     "unterminated-bom": (b"\xef\xbb", []),

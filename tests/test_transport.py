@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 import respx
+from serve import DONE, ROLE, Asked, Out, content, finish, scripted
 
 from loadgen.client.exchange import Exchange, Limits
 from loadgen.client.stock import proxy_for, stock_transport
 from loadgen.client.transport import StampedTransport
 from loadgen.record import Outcome
-from serve import DONE, ROLE, Asked, Out, content, finish, scripted
 
 STREAM = ROLE + content("a") + content("b") + finish() + DONE
 

@@ -32,6 +32,8 @@ A = b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'
 B = A.replace(b'"a"', b'"b"')
 C = A.replace(b'"a"', b'"c"')
 NIHAO = d("中🙂")
+E4 = NIHAO.index("中".encode()) + 1  # after its first byte
+F09F = NIHAO.index("🙂".encode()) + 2  # after its first two
 LONG = "x" * 700_000
 WHOLE = {
     "object": "chat.completion",
@@ -65,7 +67,7 @@ def no_key(text: str) -> bytes:
 
 CASES: dict[str, Case] = {
     "A01": Case(
-        reads=reads(NIHAO[:53], NIHAO[53:57], NIHAO[57:], fin("stop"), DONE),
+        reads=reads(NIHAO[:E4], NIHAO[E4:F09F], NIHAO[F09F:], fin("stop"), DONE),
         expect={"chunks": 1, "output_hash": text_hash("中🙂"), "outcome": "ok", "flags": []},
     ),
     "A03": case(

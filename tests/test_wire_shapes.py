@@ -19,6 +19,7 @@ ERRORS: dict[str, bytes] = {
     "message-and-code": event({"message": "boom", "code": 503}),
     "beside-choices": event({"choices": [{"index": 0, "delta": {}}], "error": {"message": "boom"}}),
     "named-event": b'event: error\ndata: {"message":"boom"}\n\n',
+    "named-event-beside-choices": b'event: error\ndata: {"choices":[],"message":"boom"}\n\n',
     "named-event-text": b"event: error\ndata: boom\n\n",
     "named-event-json-string": b'event: error\ndata: "boom"\n\n',
     "named-after-data": b'data: "boom"\nevent: error\n\n',

@@ -66,6 +66,22 @@ class ObjectiveResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One test of the measurement's soundness on one level.
+
+    bound: what ``value`` was held against: the bound it crossed, or the nearest where it passed.
+    text: what it means and what to do; empty where it passed.
+    """
+
+    name: str
+    verdict: str  # pass, warn, fail
+    value: float
+    bound: float
+    unit: str  # ms, or "" for a share of 1
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
     """All figures of one level (over its rounds)."""
 
@@ -133,6 +149,7 @@ class LevelSummary:
     internal_errors: int = 0  # negative durations found and withheld
     client: dict[str, Any] = field(default_factory=dict)  # the manifest's figures for this level
     invalid: str | None = None  # why the level must not be used (client_fault)
+    checks: list[Check] = field(default_factory=list)  # of the client; see ``checks``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

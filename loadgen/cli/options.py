@@ -73,6 +73,15 @@ def scenario_arguments(command: Decorated) -> Decorated:
     return refuse_key(command)
 
 
+def strict_option(command: Decorated) -> Decorated:
+    """Add ``--strict``."""
+    return click.option(
+        "--strict",
+        is_flag=True,
+        help="Exit 1 also where a check of the client failed or warns.",
+    )(command)
+
+
 _OPTIONS: list[Callable[[Any], Any]] = [
     click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path)),
     click.option("--url", help="The server: http://host:port, with or without /v1."),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.options import strict_option
+
 
 @click.command(name="report")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -22,7 +24,8 @@ import click
     help="Where to write it; - is stdout. Unless told, html goes to RUN/report.html and the rest"
     " to stdout.",
 )
-def command(run: Path, format_: str, out: str | None) -> None:
+@strict_option
+def command(run: Path, format_: str, out: str | None, strict: bool) -> None:
     """Make the report of RUN, a run directory.
 
     Every report is computed from manifest.json and requests.jsonl, so it can be made on any
@@ -36,8 +39,18 @@ def command(run: Path, format_: str, out: str | None) -> None:
     if out is None or out == "-":
         look = look_of(sys.stdout)
         _print(render(run, format_, width=look.width, colour=look.colour))
-        return
-    click.echo(write_text(Path(out), render(run, format_)))
+    else:
+        click.echo(write_text(Path(out), render(run, format_)))
+    if strict:
+        _exit_by_checks(run)
+
+
+def _exit_by_checks(run: Path) -> None:
+    from loadgen.cli.run import OBJECTIVE_MISSED, checks_pass
+    from loadgen.report.write import summarise_run
+
+    if not checks_pass(summarise_run(run)):
+        click.get_current_context().exit(OBJECTIVE_MISSED)
 
 
 def _print(text: str) -> None:

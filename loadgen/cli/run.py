@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.options import scenario_arguments, scenario_from
+from loadgen.cli.options import scenario_arguments, scenario_from, strict_option
 from loadgen.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ OBJECTIVE_MISSED = 1
     metavar="DIR",
     help="The run's directory, new or empty. [runs/<when>-<name>]",
 )
-def command(out: Path | None, **options: Any) -> None:  # noqa: ANN401 - click's options, by name
+@strict_option
+def command(out: Path | None, strict: bool, **options: Any) -> None:  # noqa: ANN401 - by name
     """Measure a server, level by level, and report.
 
     Takes a scenario file, flags alone, or flags over a file. Results go to stdout, progress to
@@ -36,16 +37,26 @@ def command(out: Path | None, **options: Any) -> None:  # noqa: ANN401 - click's
     summary = _report(directory)
     if stopped is not None:
         raise stopped
-    click.get_current_context().exit(exit_code(summary))
+    click.get_current_context().exit(exit_code(summary, strict=strict))
 
 
-def exit_code(summary: "Summary") -> int:
-    """Return 1 where an objective was missed or a level must not be used, else 0."""
+def exit_code(summary: "Summary", *, strict: bool = False) -> int:
+    """Return 1 where an objective was missed or a level must not be used, else 0.
+
+    strict: 1 also where a check of the client failed or warns.
+    """
+    if strict and not checks_pass(summary):
+        return OBJECTIVE_MISSED
     missed = any(
         result.verdict == "missed" for level in summary.levels for result in level.objectives
     )
     spoiled = any(level.invalid is not None for level in summary.levels)
     return OBJECTIVE_MISSED if missed or spoiled or summary.status == "failed" else 0
+
+
+def checks_pass(summary: "Summary") -> bool:
+    """Say whether every level's client was sound."""
+    return all(check.verdict == "pass" for level in summary.levels for check in level.checks)
 
 
 def _measure(scenario: "Scenario", out: Path | None) -> tuple[Path, Interrupted | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.errors import UsageError
 from loadgen.units import parse_duration_s, parse_rate, parse_share
 
 if TYPE_CHECKING:
@@ -286,19 +286,3 @@ def _api_key(file: Path | None) -> str | None:
     if not key:
         raise UsageError(f"--api-key-file {file}: it is empty; give a file with the key")
     return key
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run this verb alone, with the same exit codes as under ``loadgen``."""
-    try:
-        command(arguments, prog_name="loadgen simulate", standalone_mode=False)
-    except click.ClickException as error:
-        click.echo(f"simulate: {error.format_message()}", err=True)
-        raise SystemExit(error.exit_code) from None
-    except LoadgenError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(error.exit_code) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -64,7 +64,7 @@ class Connection:
     def send(self, data: bytes, reply: "Reply") -> None:
         """Hand a whole request to the kernel; what it does not take now follows when it can.
 
-        Stamps ``sent`` and ``written`` into the reply's trace. Raises OSError when the peer is gone.
+        Stamps ``sent`` and ``written`` into the trace. Raises OSError when the peer is gone.
         """
         self.reply = reply
         self.exchanges += 1
@@ -248,7 +248,7 @@ class TlsStream:
 
 
 def stamp_arrivals(sock: socket.socket) -> bool:
-    """Ask the kernel to stamp what arrives; False where it cannot (then user-space stamps serve)."""
+    """Ask the kernel to stamp what arrives; False where it cannot (user-space stamps serve)."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -43,7 +43,7 @@ class Limits:
 class Exchange:
     """One request on the wire, from send to end; also the sink of its response.
 
-    Call ``run`` once; then ``settle`` decodes what is left, and ``facts`` gives the record's fields.
+    Call ``run`` once; then ``settle`` decodes what is left and gives the record's fields.
     ``on_piece`` is called for each piece of body after the first token (a live counter).
     """
 
@@ -194,7 +194,7 @@ class Exchange:
         return min(float(text), _LONGEST_WAIT_S) if text.isdecimal() else 0.0
 
     async def settle(self, count: Callable[[str], int] | None = None) -> dict[str, Any]:
-        """Decode what the hot path kept, in slices, and return the record's fields (absolute ns)."""
+        """Decode what the hot path kept, in slices; return the record's fields (absolute ns)."""
         while self._pending:
             self._decode_pending(_SETTLE_SLICE)
             await breathe()
@@ -250,7 +250,7 @@ class Exchange:
         try:
             await self._finished
             if self._ended_how is None and self.answer.complete:
-                await self._wait_for_framing(response)
+                await self._wait_for_framing()
         finally:
             if self._ended_how is None:
                 linger = getattr(response.stream, "linger", None)
@@ -259,7 +259,7 @@ class Exchange:
                 else:
                     await response.aclose()
 
-    async def _wait_for_framing(self, response: httpx.Response) -> None:
+    async def _wait_for_framing(self) -> None:
         loop = asyncio.get_running_loop()
         self._finished = loop.create_future()
         handle = loop.call_later(_DONE_GRACE_S, _resolve, self._finished)

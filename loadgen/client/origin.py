@@ -112,7 +112,7 @@ class Origin:
         return await self._open(address, trace, limit_s)
 
     async def preconnect(self, wanted: int, limit_s: float | None) -> None:
-        """Have exactly ``wanted`` idle connections; raises httpx.TransportError on the first failure."""
+        """Have exactly ``wanted`` idle connections; raises the first httpx.TransportError."""
         while len(self._idle) > wanted:
             self._idle.popitem(last=False)[0].close()
         gate = asyncio.Semaphore(_CONNECTS_AT_ONCE)

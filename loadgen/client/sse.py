@@ -31,7 +31,7 @@ class Event(NamedTuple):
     name: str | None
 
 
-class EventTooLarge(Exception):  # noqa: N818 (named for what it means, as in errors.py)
+class EventTooLarge(Exception):
     """An event outgrew the cap; ``events`` are those completed before it in the same feed."""
 
     def __init__(self, limit: int, events: list[Event]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadgen.analysis.summary import Distribution, LevelSummary, ObjectiveResult, Summary
+from loadgen.analysis.summary import Check, Distribution, LevelSummary, ObjectiveResult, Summary
 from loadgen.record import FAILED_OUTCOMES, Outcome
 from loadgen.report.grid import (
     GAP_TITLE,
@@ -200,6 +200,42 @@ def _objective_cells(result: ObjectiveResult) -> tuple[Cell, ...]:
         Cell(count(result.misses)),
         Cell(count(result.needed)),
     )
+
+
+def check_table(levels: Sequence[LevelSummary]) -> Table:
+    """The checks of the client that did not pass; empty where all did."""
+    load = load_column(levels)
+    columns = (
+        load,
+        Column(label="check", left=True),
+        Column(label="verdict", left=True),
+        Column(label="value"),
+        Column(label="bound"),
+        Column(label="what to do", left=True),
+    )
+    rows = tuple(
+        (
+            load_cell(level, load),
+            Cell(plain(check.name)),
+            Cell(check.verdict, tone="bad" if check.verdict == "fail" else "warn"),
+            Cell(check_value(check)),
+            Cell(_in_unit(check.bound, check.unit)),
+            Cell(plain(check.text)),
+        )
+        for level in levels
+        for check in level.checks
+        if check.verdict != "pass"
+    )
+    return Table(title="Checks of the client", columns=columns, rows=rows)
+
+
+def check_value(check: Check) -> str:
+    """Write what a check found, with its unit."""
+    return _in_unit(check.value, check.unit)
+
+
+def _in_unit(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}" if unit else percent(value)
 
 
 def outcome_table(levels: Sequence[LevelSummary]) -> Table:

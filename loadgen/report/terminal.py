@@ -66,7 +66,7 @@ def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = Fa
     console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
     for table in (view.levels, view.by_class, view.course):
         _print_table(console, table)
-    for table in (view.errors, view.objectives):
+    for table in (view.checks, view.errors, view.objectives):
         _print_table(console, table)
     if view.warnings:
         console.print()

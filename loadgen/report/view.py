@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.analysis.checks import FAIL, PASS, WARN, worst
 from loadgen.analysis.summary import LevelSummary, Summary
 from loadgen.record import Outcome
 from loadgen.report.charts import build_charts
@@ -16,6 +17,8 @@ from loadgen.report.legend import FORMULAS, READING, Formula
 from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS, percentile_tables
 from loadgen.report.series import Chart, Samples
 from loadgen.report.tables import (
+    check_table,
+    check_value,
     client_table,
     course_table,
     error_table,
@@ -50,6 +53,7 @@ class View:
     charts: tuple[Chart, ...]
     objectives: Table
     errors: Table
+    checks: Table
     course: Table
     rates: Table
     outcomes: Table
@@ -75,13 +79,14 @@ def build_view(
     return View(
         title=plain(summary.name) or "run",
         verdict=first_line(summary),
-        facts=headline_facts(summary, manifest),
+        facts=(*headline_facts(summary, manifest), *_client_fact(levels)),
         warnings=tuple(plain(warning) for warning in summary.warnings),
         levels=level_table(levels),
         by_class=level_table(summary.by_class, title="By class"),
         charts=build_charts(levels, ttft or {}),
         objectives=objective_table(levels),
         errors=error_table(levels),
+        checks=check_table(levels),
         course=course_table(levels),
         rates=rate_table(levels),
         outcomes=outcome_table(levels),
@@ -98,12 +103,13 @@ def build_view(
 def first_line(summary: Summary) -> Verdict:
     """Say at once whether these figures may be used, and what is wrong with the run or the server.
 
-    The worst comes first: a run cut short, a level its client spoiled, nothing that succeeded,
-    failures, objectives missed, warnings.
+    The worst comes first: a run cut short, a level its client spoiled or disturbed, nothing that
+    succeeded, failures, objectives missed, warnings.
     """
     told = [
         *_unfinished(summary),
         *_spoiled(summary.levels),
+        *_disturbed(summary.levels),
         *_failures(summary.levels),
         *_missed(summary.levels),
     ]
@@ -144,6 +150,35 @@ def _spoiled(levels: Sequence[LevelSummary]) -> list[Verdict]:
         for level in levels
         if level.invalid
     ]
+
+
+def _disturbed(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    """Name the levels whose checks failed or warn, each with the checks that did."""
+    told = []
+    for level in levels:
+        verdict = worst(level.checks)
+        if verdict == PASS:
+            continue
+        figures = ", ".join(
+            f"{check.name} {check_value(check)}" for check in level.checks if check.verdict != PASS
+        )
+        word, tone = ("spoiled", "bad") if verdict == FAIL else ("disturbed", "warn")
+        told.append(Verdict(f"the client {word} {plain(level.label)}: {figures}", tone))
+    return told
+
+
+def _client_fact(levels: Sequence[LevelSummary]) -> list[Fact]:
+    """Say in one line that the client was no bottleneck, by its worst figures; else point below."""
+    checks = [check for level in levels for check in level.checks]
+    if not checks:
+        return []
+    verdict = worst(checks)
+    if verdict in (WARN, FAIL):
+        return [Fact("client", f"{verdict}: see its checks")]
+    largest = {check.name: check for check in sorted(checks, key=lambda check: check.value)}
+    names = list(dict.fromkeys(check.name for check in checks))
+    figures = ", ".join(f"{name} {check_value(largest[name])}" for name in names)
+    return [Fact("client", f"fine ({figures})")]
 
 
 def _missed(levels: Sequence[LevelSummary]) -> list[Verdict]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.analysis.checks import with_checks
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.per_request import ttft_ns
 from loadgen.analysis.samples import samples_of
@@ -24,7 +25,7 @@ FORMATS = ("terminal", "markdown", "json", "html")
 def load(run_dir: Path) -> tuple[RunData, Summary]:
     """Read a run and compute its figures; UsageError where the directory is no run."""
     run = read_run(run_dir)
-    return run, summarise(run)
+    return run, with_checks(summarise(run))
 
 
 def summarise_run(run_dir: Path) -> Summary:

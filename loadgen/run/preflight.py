@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
-import orjson
 
 from loadgen.client.exchange import Exchange, Limits
 from loadgen.client.failures import is_certificate_error
 from loadgen.client.outcome import scrub
 from loadgen.client.requests import RequestOptions, probe_body, token_limit_hint
 from loadgen.client.transport import StampedTransport
-from loadgen.engines import ENGINES, Engine, recognise
+from loadgen.engines import ENGINES, Engine, engine_version, model_names, recognise
 from loadgen.errors import PreflightFailed, ServerUnreachable
 from loadgen.record import Outcome
 from loadgen.run.headers import Credentials
@@ -67,16 +66,15 @@ class Preflight:
         """Return what was learnt; raises ServerUnreachable or PreflightFailed."""
         unreachable = await self._connect()
         models_body, server_header = await self._models()
-        version_body = await self._get_json(f"{self._target.root_url}/version")
+        version_body = await self._version()
         engine = self._engine(server_header, version_body, models_body)
-        models = _model_ids(models_body)
+        models = model_names(models_body)
         model = self._model(models)
         engine, probe = await self._probe(model, engine, models)
-        version = version_body.get("version") if isinstance(version_body, dict) else None
         return Found(
             model=model,
             engine=engine,
-            engine_version=version if isinstance(version, str) else None,
+            engine_version=engine_version(version_body),
             models=models,
             peers=self._peers(),
             unreachable=unreachable,
@@ -98,7 +96,7 @@ class Preflight:
             self._notes.append(f"{peer} does not answer and is left out ({why})")
         return unreachable
 
-    async def _models(self) -> tuple[Any, str | None]:
+    async def _models(self) -> tuple[bytes | None, str | None]:
         try:
             response = await self._get(self._target.endpoint_url("models"))
         except httpx.TransportError as error:
@@ -110,9 +108,17 @@ class Preflight:
             ) from error
         if response.status_code in (401, 403):
             raise self._rejected(response.status_code)
-        return _json(response), response.headers.get("server")
+        return _found(response), response.headers.get("server")
 
-    def _engine(self, server_header: str | None, version: Any, models: Any) -> Engine:  # noqa: ANN401
+    async def _version(self) -> bytes | None:
+        try:
+            return _found(await self._get(f"{self._target.root_url}/version"))
+        except (httpx.HTTPError, TimeoutError):
+            return None
+
+    def _engine(
+        self, server_header: str | None, version: bytes | None, models: bytes | None
+    ) -> Engine:
         if self._target.engine != "auto":
             return ENGINES[self._target.engine]
         return recognise(server_header=server_header, version_body=version, models_body=models)
@@ -134,7 +140,7 @@ class Preflight:
     async def _probe(
         self, model: str, engine: Engine, models: list[str]
     ) -> tuple[Engine, dict[str, Any]]:
-        """Ask for one token, in the shape of the run's requests; returns the dialect that worked."""
+        """Ask for one token, as the run's requests will; returns the dialect that worked."""
         facts = await self._one_token(model, engine)
         if facts["http_status"] == 400 and token_limit_hint(facts["error"] or ""):
             other = replace(engine, chat_limit=_OTHER_LIMIT[engine.chat_limit])
@@ -195,12 +201,6 @@ class Preflight:
             await response.aread()
             return response
 
-    async def _get_json(self, url: str) -> Any:  # noqa: ANN401 - whatever the server says
-        try:
-            return _json(await self._get(url))
-        except (httpx.HTTPError, TimeoutError):
-            return None
-
     def _peers(self) -> list[str]:
         if not isinstance(self._transport, StampedTransport):
             return []
@@ -230,20 +230,8 @@ class Preflight:
         )
 
 
-def _json(response: httpx.Response) -> Any:  # noqa: ANN401 - whatever the server says
-    if response.status_code != 200:
-        return None
-    try:
-        return orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _model_ids(body: Any) -> list[str]:  # noqa: ANN401 - whatever the server says
-    rows = body.get("data") if isinstance(body, dict) else None
-    if not isinstance(rows, list):
-        return []
-    return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+def _found(response: httpx.Response) -> bytes | None:
+    return response.content if response.status_code == 200 else None
 
 
 def _listed(models: list[str]) -> str:

@@ -35,7 +35,7 @@ _EXTRA = {
 }
 
 
-class Refused(Exception):  # noqa: N818 -- an answer of the server, not an error of ours
+class Refused(Exception):
     """The request is answered with an error; ``kind`` is what a dialect words."""
 
     def __init__(

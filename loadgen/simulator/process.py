@@ -1,4 +1,8 @@
-"""A simulator as a process of its own, for tests, the demo and the self-test."""
+"""A simulator as a process of its own, for tests, the demo and the self-test.
+
+As a command, ``python -m loadgen.simulator.process SIMULATE-FLAGS -- COMMAND …`` runs the command
+while a simulator serves, and ends with the command's exit code.
+"""
 
 import re
 import subprocess
@@ -27,7 +31,7 @@ def simulator_process(*args: str) -> Iterator[SimulatorHandle]:
 
     Raises EnvironmentFault with its own words where it does not come up.
     """
-    line = [sys.executable, "-m", "loadgen.cli.simulate", "--port", "0", *args]
+    line = [sys.executable, "-m", "loadgen.cli.main", "simulate", "--port", "0", *args]
     with subprocess.Popen(
         line,
         stdout=subprocess.PIPE,
@@ -49,3 +53,27 @@ def simulator_process(*args: str) -> Iterator[SimulatorHandle]:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.communicate()
+
+
+def main(arguments: list[str]) -> int:
+    """Serve while the command after ``--`` runs; return its exit code."""
+    place = arguments.index("--")
+    try:
+        with simulator_process(*arguments[:place]):
+            return _run(arguments[place + 1 :])
+    except EnvironmentFault as fault:
+        sys.stderr.write(f"loadgen: {fault}\n")
+        return fault.exit_code
+
+
+def _run(command: list[str]) -> int:
+    with subprocess.Popen(command) as child:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:  # the command heard it, too, and ends in its own way
+                continue
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""Was the client itself the bottleneck? Each level's own figures against stated bounds.
+
+What a late client spoils depends on its stamps. With kernel stamps TTFT and gaps stay exact however
+late user space reads them; what suffers is the *load*: a slot that learns late that it is free
+sends late. With user-space stamps every instant is late by as much as the loop is.
+
+A slow server trips none of these: user lag runs from the arrival of bytes, send lag leaves out
+connecting, TLS, throttling and waiting for a slot, and an idle client has idle loop and core. The
+first wave of a closed level (all slots are due at once, so the last of 1024 is sent some 30 ms
+late) lies in the warm-up unless the scenario takes that away; then it counts, because it was late.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from loadgen.analysis.summary import Check, Distribution, LevelSummary, Summary
+
+PASS, WARN, FAIL = "pass", "warn", "fail"
+_WORST = (FAIL, WARN, PASS)
+
+USER_LAG_MS = (10.0, 50.0)
+USER_LAG_SHARE = (0.02, 0.10)
+"""Of a request's E2E: a slot stands empty for that share of its time, and so much of the asked
+concurrency is missing. A wave of 256 answers ending together costs about 12 ms on one core."""
+
+SEND_LAG_MS = (2.0, 5.0)
+SEND_LAG_SHARE = (0.02, 0.05)
+"""Of TTFT: what a user feels from the due instant is wrong by that share. A sound level stays far
+below: p99 0.2 ms closed at 256 streams, 0.3 ms open at 1000/s."""
+
+CPU_SHARE = (0.70, 0.90)
+"""Of one core. Bursts queue above 70 %; at 90 % the rates measured are the client's own."""
+CPU_WINDOW_S = 1.0
+"""A level shorter than this is mostly its own beginning and end: its CPU share says nothing."""
+
+LOOP_STALL_MS = 150.0
+"""The longest the loop stood still. Lag is sampled every 10 ms, so that a stall of 200 ms shows as
+190 or more; the burst that begins a level of 1024 streams stays below 100."""
+
+STAMP_LAG_MS = (1.0, 5.0)
+STAMP_LAG_SHARE = (0.02, 0.05)
+"""Of TTFT, where stamps are user-space: the loop's lag is in each of them."""
+
+COALESCED_SHARE = 0.10
+COALESCED_LAG_MS = 1.0
+"""Chunks share a read because they were sent together, or because the client came late. Only where
+one read in ten is later than this was it the client."""
+
+_SPLIT = "deal the load to several processes or machines, or keep other work off this core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    warn: float
+    fail: float | None = None
+
+
+def with_checks(summary: Summary) -> Summary:
+    """Return the summary with every level's checks in place."""
+    levels = [replace(level, checks=list(checks_of(level))) for level in summary.levels]
+    return replace(summary, levels=levels)
+
+
+def checks_of(level: LevelSummary) -> Iterator[Check]:
+    """Yield the checks that this level's figures allow."""
+    for rule in _RULES:
+        yield from rule(level)
+
+
+def worst(checks: Sequence[Check]) -> str:
+    """Return the worst verdict; pass where nothing was checked."""
+    return next((verdict for verdict in _WORST if any(c.verdict == verdict for c in checks)), PASS)
+
+
+def stamps_are_kernel(level: LevelSummary) -> bool:
+    """Say whether the kernel stamped the arrivals: then no read is without lag.
+
+    Without any read there is nothing to spoil, and the answer is yes.
+    """
+    return level.user_lag.n == 0 or (level.user_lag.max or 0) > 0
+
+
+def _user_lag(level: LevelSummary) -> Iterator[Check]:
+    value = _tail(level.user_lag)
+    if value is None or not stamps_are_kernel(level):
+        return
+    bounds = _relative(USER_LAG_MS, USER_LAG_SHARE, level.e2e)
+    text = f"slots learn late that they are free, so less load is sent than asked; {_SPLIT}"
+    yield _held("user lag p99", value, bounds, text=text)
+
+
+def _send_lag(level: LevelSummary) -> Iterator[Check]:
+    value = _tail(level.send_lag)
+    if value is None:
+        return
+    bounds = _relative(SEND_LAG_MS, SEND_LAG_SHARE, level.ttft)
+    text = f"requests left later than they were due, by the client's own delay; {_SPLIT}"
+    yield _held("send lag p99", value, bounds, text=text)
+
+
+def _cpu(level: LevelSummary) -> Iterator[Check]:
+    value = level.client.get("cpu_share")
+    if value is None or (level.window_s or 0) < CPU_WINDOW_S:
+        return
+    bounds = _Bounds(warn=CPU_SHARE[0], fail=CPU_SHARE[1])
+    text = f"the rates may be the client's, not the server's; {_SPLIT}"
+    yield _held("CPU", float(value), bounds, text=text, unit="")
+
+
+def _loop_stall(level: LevelSummary) -> Iterator[Check]:
+    value = level.client.get("loop_lag_max_ns")
+    if value is None:
+        return
+    text = "the client stood still once for so long; look for other work on this machine"
+    yield _held("loop lag max", float(value) / 1e6, _Bounds(warn=LOOP_STALL_MS), text=text)
+
+
+def _stamp_lag(level: LevelSummary) -> Iterator[Check]:
+    value = level.client.get("loop_lag_p99_ns")
+    if value is None or stamps_are_kernel(level):
+        return
+    bounds = _relative(STAMP_LAG_MS, STAMP_LAG_SHARE, level.ttft)
+    text = f"stamps are user-space here and late by so much; use the own transport, or {_SPLIT}"
+    yield _held("loop lag p99", float(value) / 1e6, bounds, text=text)
+
+
+def _coalesced(level: LevelSummary) -> Iterator[Check]:
+    value, lag = level.coalesced_share, level.user_lag.p90.value
+    if value is None or lag is None:
+        return
+    bound = COALESCED_SHARE if lag > COALESCED_LAG_MS else 1.0
+    text = f"the client read late, so chunks share a stamp that is exact for the last; {_SPLIT}"
+    yield _held("coalesced", value, _Bounds(warn=bound), text=text, unit="")
+
+
+_RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
+    _user_lag,
+    _send_lag,
+    _loop_stall,
+    _stamp_lag,
+    _cpu,
+    _coalesced,
+)
+
+
+def _held(name: str, value: float, bounds: _Bounds, *, text: str, unit: str = "ms") -> Check:
+    """Hold one value against its bounds; on a bound it is still within."""
+    verdict, bound = PASS, bounds.warn
+    if bounds.fail is not None and value > bounds.fail:
+        verdict, bound = FAIL, bounds.fail
+    elif value > bounds.warn:
+        verdict = WARN
+    said = text if verdict != PASS else ""
+    return Check(name=name, verdict=verdict, value=value, bound=bound, unit=unit, text=said)
+
+
+def _relative(
+    least_ms: tuple[float, float], shares: tuple[float, float], of: Distribution
+) -> _Bounds:
+    """Return bounds that are a share of the typical time, but never below ``least_ms``."""
+    typical = of.p50.value or 0.0
+    warn, fail = (max(least_ms[i], shares[i] * typical) for i in (0, 1))
+    return _Bounds(warn=warn, fail=fail)
+
+
+def _tail(distribution: Distribution) -> float | None:
+    """Return the highest percentile that n allows (p99 from 100, p95 from 20, else p90)."""
+    tails = (distribution.p99, distribution.p95, distribution.p90)
+    return next((found.value for found in tails if found.value is not None), None)
