@@ -6,7 +6,7 @@ DEV := .venv/.dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-real test-browser test-slow test-all bench fuzz wheel clean
+.PHONY: help demo test lint format test-real test-browser test-slow test-all bench wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +36,6 @@ test-slow: $(DEV)  ## the tests that take longer
 	@$(BIN)/pytest -m slow
 
 test-all: test test-slow test-browser test-real  ## all of the above
-
-fuzz: $(DEV)  ## throw arbitrary bytes at the decoder for ten seconds
-	@$(BIN)/python tests/fuzz.py --seconds 10
 
 bench: $(DEV)  ## measure the client itself against its targets (quiet machine, minutes)
 	@$(BIN)/python tests/bench/run.py

@@ -49,6 +49,8 @@ class Engine:
     generating_health: its health path runs a generation: never poll it during a measurement.
     usage_per_choice: with several choices, each sends a usage of its own; they add up.
     chat_limit: the field that limits output tokens of a chat.
+    thread_per_connection: each open connection holds a thread, an idle one for seconds:
+        connections made ahead would starve those that carry a request.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Engine:
     metrics: Endpoint | None = None
     tokenize: Endpoint | None = None
     usage_per_choice: bool = False
+    thread_per_connection: bool = False
     signs: Signs = field(default_factory=Signs)
 
     def token_limit_field(self, endpoint: Literal["chat", "completions"]) -> str:
@@ -116,6 +119,7 @@ LLAMACPP = Engine(
     metrics=Endpoint(path="/metrics", kind="prometheus"),  # only with --metrics
     tokenize=Endpoint(path="/tokenize", kind="llamacpp"),
     usage_per_choice=True,
+    thread_per_connection=True,
     signs=Signs(server=("llama.cpp",), owned_by=("llamacpp",), metrics=("llamacpp:",)),
 )
 

@@ -7,7 +7,7 @@ an exception; every limit is finite unless the scenario says otherwise.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 from loadgen.client import failures
 from loadgen.client.answer import Answer, Endpoint, read_json_answer
 from loadgen.client.clock import breathe, now_ns
-from loadgen.client.outcome import EndedBy, Verdict, of_status, of_stream
+from loadgen.client.outcome import EndedBy, Verdict, length_flags, of_status, of_stream
 from loadgen.client.stock import httpcore_hook
 from loadgen.client.trace import TRACE, Trace
 from loadgen.record import VISIBLE_KINDS, Chunks, Outcome
@@ -48,6 +48,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_asked_output",
         "_at_ns",
         "_body",
         "_choices",
@@ -89,6 +90,7 @@ class Exchange:
         endpoint: Endpoint,
         limits: Limits,
         expects_many: bool = False,
+        asked_output: int | None = None,
         on_piece: Callable[[], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -103,6 +105,7 @@ class Exchange:
         self.first_output_ns: int | None = None
         self.end_ns: int | None = None
         self._limits = limits
+        self._asked_output = asked_output
         self._on_piece = on_piece
         self._at_ns: list[int] = []
         self._kinds: list[str] = []
@@ -193,14 +196,20 @@ class Exchange:
         text = self.trace.headers.get("retry-after", "")
         return min(float(text), _LONGEST_WAIT_S) if text.isdecimal() else 0.0
 
-    async def settle(self, count: Callable[[str], int] | None = None) -> dict[str, Any]:
-        """Decode what the hot path kept, in slices; return the record's fields (absolute ns)."""
+    async def settle(
+        self, count: Callable[[str], int] | None = None, *, secrets: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Decode what the hot path kept, in slices; return the record's fields (absolute ns).
+
+        count: tokens of a text, asked where the server reports none. secrets: what a server's
+        message must not carry into the record.
+        """
         while self._pending:
             self._decode_pending(_SETTLE_SLICE)
             await breathe()
         if not self._collecting and self.answer.error is None:
             self._note(self.answer.close(), self._read_stamp)
-        return self._facts(self._judge(), count)
+        return self._facts(self._judge(secrets), count)
 
     # --- the sink: called inside the read callback
 
@@ -399,7 +408,7 @@ class Exchange:
             return  # the stream had begun; how it ended is judged with what it said
         self.verdict = found
 
-    def _judge(self) -> Verdict:
+    def _judge(self, secrets: Sequence[str]) -> Verdict:
         refused = self.trace.status is not None and self.trace.status >= 300
         if self._interrupted and not self.answer.complete and not refused:
             return self._interrupted
@@ -409,7 +418,7 @@ class Exchange:
         if trace.status is None:
             return Verdict(outcome=Outcome.BROKEN, error_class="no_response")
         if trace.status >= 300:
-            return of_status(trace.status, trace.headers, bytes(self._body))
+            return of_status(trace.status, trace.headers, bytes(self._body), secrets=secrets)
         content_type = trace.headers.get("content-type")
         if self._collecting and self._ended_how == "end":
             whole = read_json_answer(bytes(self._body), self.endpoint)
@@ -427,12 +436,13 @@ class Exchange:
             ended=how,
             content_type=content_type,
             body_head=bytes(self._body[:2000]),
+            secrets=secrets,
         )
 
     def _facts(self, verdict: Verdict, count: Callable[[str], int] | None) -> dict[str, Any]:
         trace = self.trace
         said = self.answer.facts(count)
-        flags = list(said.flags)
+        flags = [*said.flags, *length_flags(said, self._asked_output)]
         if self._at_ns and len(self._at_ns) > 1 and self._at_ns[0] == self._at_ns[-1]:
             flags.append("buffered")
         return {
@@ -467,17 +477,18 @@ class Exchange:
             "first_chunk_tokens": said.first_chunk_tokens,
             "output_chars": said.output_chars,
             "output_hash": said.output_hash,
-            "chunks": self._chunks(),
+            "chunks": self._chunks(tokens_known=said.tokens_known),
         }
 
-    def _chunks(self) -> Chunks:
+    def _chunks(self, *, tokens_known: bool) -> Chunks:
         choices: list[int] | None = self._choices if any(self._choices) else None
         tokens = [token for token in self._tokens if token is not None]
+        tokens_known = tokens_known and len(tokens) == len(self._tokens)
         return Chunks(
             at_ns=self._at_ns,
             kind="".join(self._kinds),
             choice=choices,
-            tokens=tokens if len(tokens) == len(self._tokens) else None,
+            tokens=tokens if tokens_known else None,
             lag_ns=self._lags,
             coalesced=self._coalesced,
         )

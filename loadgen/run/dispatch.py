@@ -10,7 +10,7 @@ slot waits for it.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
@@ -58,7 +58,6 @@ class Setting:
     epoch_ns: int
     first_id: int
     schedule: Schedule | None = None  # of an open level
-    expects_many: bool = False
     retries: int = 0
     count_tokens: Callable[[str], int] | None = None
     secrets: tuple[str, ...] = ()
@@ -78,9 +77,8 @@ class Ear(Protocol):
 class _Finished:
     arrival: Arrival
     call: Call
-    exchange: Exchange | None  # None: dropped
-    slot_ns: int | None
-    parts: list[Exchange] = field(default_factory=list)
+    exchange: Exchange
+    slot_ns: int | None  # None: no slot was ever granted
 
 
 class Dispatch:
@@ -250,7 +248,7 @@ class Dispatch:
 
     async def _send(self, call: Call) -> Exchange:
         """Send once, and again where the scenario asks for retries and the failure allows it."""
-        exchange = self._exchange()
+        exchange = self._exchange(call)
         for left in range(self._setting.retries, -1, -1):
             if self._cut_as:
                 exchange.set_aside(self._cut_as)
@@ -263,15 +261,16 @@ class Dispatch:
             if not left or not exchange.may_be_retried:
                 return exchange
             await self._pause(exchange.retry_after_s)
-            exchange = self._exchange().follow(exchange)
+            exchange = self._exchange(call).follow(exchange)
         return exchange
 
-    def _exchange(self) -> Exchange:
+    def _exchange(self, call: Call) -> Exchange:
         setting = self._setting
         return Exchange(
             endpoint=setting.endpoint,
             limits=setting.limits,
-            expects_many=setting.expects_many,
+            expects_many=call.expects_many,
+            asked_output=call.prompt.asked_output,
             on_piece=self._count_piece,
         )
 
@@ -286,9 +285,10 @@ class Dispatch:
             return now_ns() - before
 
     def _set_aside(self, arrival: Arrival, outcome: Outcome) -> None:
-        exchange = self._exchange()
+        call = self._setting.supply.take()
+        exchange = self._exchange(call)
         exchange.set_aside(outcome)
-        self._finished.append(_Finished(arrival, self._setting.supply.take(), exchange, None))
+        self._finished.append(_Finished(arrival, call, exchange, None))
         self._news.set()
 
     # --- time
@@ -330,8 +330,9 @@ class Dispatch:
                 await self._news.wait()
                 continue
             item = self._finished.popleft()
-            assert item.exchange is not None
-            facts = await item.exchange.settle(self._setting.count_tokens)
+            facts = await item.exchange.settle(
+                self._setting.count_tokens, secrets=self._setting.secrets
+            )
             self._ear.record(self._record(item, facts))
 
     def _record(self, item: _Finished, facts: dict[str, Any]) -> Record:

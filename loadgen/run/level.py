@@ -92,7 +92,6 @@ class LevelRun:
             epoch_ns=session.epoch_ns,
             first_id=self._first_id,
             schedule=schedule,
-            expects_many=_expects_many(session.scenario),
             retries=session.scenario.limits.retries,
             count_tokens=session.count_tokens,
             secrets=session.secrets,
@@ -292,10 +291,6 @@ def _connections(level: Level) -> int:
     if level.concurrency is not None:
         return level.concurrency
     return min(level.max_in_flight, max(8, round(level.rate or 0)))
-
-
-def _expects_many(scenario: Scenario) -> bool:
-    return int(scenario.request.get("n", 1) or 1) > 1
 
 
 def _p99(ordered_ns: list[int]) -> int | None:

@@ -20,6 +20,7 @@ def storable(message: str | None, *, secrets: Sequence[str], prompt: Prompt) -> 
 
 def _without_quotes(message: str, text: str) -> str:
     kept: list[str] = []
+    message = _without_cut_quote(message, text)
     position = 0
     while position < len(message):
         if message[position : position + _QUOTE] not in text or position + _QUOTE > len(message):
@@ -32,6 +33,17 @@ def _without_quotes(message: str, text: str) -> str:
         kept.append("[prompt]")
         position = end
     return "".join(kept)
+
+
+def _without_cut_quote(message: str, text: str) -> str:
+    """Take a quotation off the end that the cut of the message made short."""
+    body, cut, _ = message.rpartition("…")
+    if not cut or not message.endswith("…"):
+        return message
+    for length in range(_QUOTE, 3, -1):
+        if body[-length:] in text:
+            return f"{body[:-length]}[prompt]…"
+    return message
 
 
 def _texts(prompt: Prompt) -> list[str]:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 
 from loadgen.client.clock import now_ns, utc_now
 from loadgen.client.exchange import Limits
-from loadgen.client.requests import RequestOptions, body
+from loadgen.client.requests import RequestOptions, expects_many, fields
 from loadgen.client.stock import proxy_for, stock_transport
 from loadgen.client.transport import WIRE_BYTES, StampedTransport, ssl_context, wire_bytes
 from loadgen.errors import Interrupted, UsageError
@@ -34,10 +35,6 @@ from loadgen.run.store import RunStore, make_directory
 from loadgen.run.supply import Call
 from loadgen.scenario.model import Scenario
 from loadgen.workload.synthetic import SyntheticPrompts
-
-# llama.cpp's server gives each open connection a thread, and an idle one keeps it for 5 s:
-# connections made ahead would starve those that have a request.
-_THREAD_PER_CONNECTION = frozenset({"llamacpp"})
 
 
 def run_scenario(
@@ -151,7 +148,7 @@ class _Run:
             epoch_ns=now_ns(),
             on_event=self.on_event,
             secrets=self.credentials.secrets,
-            preconnect=found.engine.name not in _THREAD_PER_CONNECTION
+            preconnect=not found.engine.thread_per_connection
             and self.scenario.target.connections == "reuse",
         )
 
@@ -245,10 +242,11 @@ def _builder(
 
     def build(level: int, round_: int, number: int) -> Call:
         prompt = prompts.prompt(level=level, round_=round_, number=number)
-        content = body(prompt, model=found.model, engine=found.engine, options=options)
+        said = fields(prompt, model=found.model, engine=found.engine, options=options)
+        content = orjson.dumps(said)
         request = httpx.Request("POST", url, headers=credentials.headers, content=content)
         request.extensions[WIRE_BYTES] = wire_bytes(request)
-        return Call(prompt=prompt, request=request)
+        return Call(prompt=prompt, request=request, expects_many=expects_many(said))
 
     return build
 

@@ -17,6 +17,7 @@ class Call:
 
     prompt: Prompt
     request: httpx.Request
+    expects_many: bool = False  # several choices or prompts: several usages may come
 
 
 class Supply:
