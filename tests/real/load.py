@@ -1,14 +1,13 @@
 """``loadgen run`` against a real server, as a user types it, and what it left."""
 
 import subprocess
-import sys
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import orjson
-from drive import command, loadgen, read
+from drive import loadgen, read
 from servers import Server
 
 LIMIT_S = 120

@@ -46,7 +46,7 @@ class Server:
         lines = self.log.read_text("utf-8", "replace").splitlines()
         return "\n".join(["--- the server said", *lines[-15:]])
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+    def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as response:
             return json.load(response)
 

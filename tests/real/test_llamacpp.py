@@ -1,0 +1,278 @@
+"""``loadgen run`` against llama.cpp's own server: every token counted once, every failure named."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Serve
+from drive import command
+from load import Measured, arguments, chunk_instants, measured, run
+from servers import Server
+
+pytestmark = pytest.mark.real
+
+SHORT = ("--input-tokens", "16", "--output-tokens", "24")
+TOOLS = (
+    '[{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",'
+    ' "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]'
+)
+
+
+def generated(server: Server) -> int:
+    """Return how many tokens the server says it has generated since it started."""
+    lines = server.text("/metrics").splitlines()
+    name = "llamacpp:tokens_predicted_total "
+    return next(int(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def all_ok(found: Measured, server: Server) -> None:
+    assert found.outcomes == {("ok", None)}, server.last_words()
+    assert found.status == 0, found.err
+    assert len(found.records) == sum(level["arrivals"] for level in found.manifest["levels"])
+
+
+def test_one_and_four_streams_are_measured_token_by_token(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny") as server:
+        before = generated(server)
+        found = run(server, tmp_path / "run", "-c", "1,4", "--requests", "40", *SHORT)
+        all_ok(found, server)
+        reported = [record["reported_output"] for record in found.records]
+        assert generated(server) - before == sum(reported) + 1  # one for the preflight
+    assert set(reported) == {24}
+    assert found.manifest["target"]["engine"] == "llamacpp"
+    for record in found.records:
+        instants = chunk_instants(record)
+        assert len(instants) == record["asked_output"]
+        assert instants == sorted(instants)
+        assert record["sent_ns"] < record["headers_ns"] <= record["first_ns"] == instants[0]
+        assert instants[-1] == record["last_ns"] <= record["end_ns"]
+
+
+def test_a_summary_tells_what_the_records_hold(serve_llamacpp: Serve, tmp_path: Path) -> None:
+    with serve_llamacpp("tiny") as server:
+        found = run(server, tmp_path / "run", "-c", "2", "--requests", "30", *SHORT)
+        all_ok(found, server)
+    level = found.summary["levels"][0]
+    assert level["arrivals"] == level["outcomes"]["ok"] == level["ttft"]["n"] == 30
+    assert level["itl"]["n"] == 30 * 23
+    assert 0 < level["ttft"]["p50"]["value"] < level["e2e"]["p50"]["value"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--endpoint", "completions"), ("--transport", "stock"), ("--connections", "per_request")],
+    ids=["completions", "plain-httpx", "a-connection-per-request"],
+)
+def test_other_ways_to_ask_count_the_same_tokens(
+    flags: tuple[str, ...], serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny") as server:
+        found = run(server, tmp_path / "run", "-c", "2", "--requests", "20", *SHORT, *flags)
+        all_ok(found, server)
+    assert {record["reported_output"] for record in found.records} == {24}
+    assert {len(record["chunks"]["at_ns"]) for record in found.records} == {24}
+
+
+def test_two_choices_are_two_streams_whose_tokens_add_up(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny") as server:
+        flags = ("-c", "2", "--requests", "20", *SHORT, "--set", "request.n=2")
+        found = run(server, tmp_path / "run", *flags)
+        all_ok(found, server)
+    for record in found.records:
+        assert record["reported_output"] == 2 * record["asked_output"]
+        assert sorted(record["chunks"]["choice"]) == [0] * 24 + [1] * 24
+        assert record["finish_reasons"] == ["length", "length"]
+
+
+def test_the_length_asked_for_is_the_length_that_comes(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny-eos") as server:
+        found = run(server, tmp_path / "run", "-c", "2", "--requests", "20", *SHORT)
+        all_ok(found, server)
+    assert {record["reported_output"] for record in found.records} == {24}
+
+
+def test_an_answer_that_ends_early_counts_its_unseen_end_token(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny-eos") as server:
+        flags = ("-c", "2", "--requests", "60", *SHORT, "--set", "request.ignore_eos=null")
+        found = run(server, tmp_path / "run", *flags)
+        all_ok(found, server)
+    stopped = [record for record in found.records if record["finish_reasons"] == ["stop"]]
+    assert stopped
+    for record in stopped:
+        chunks = len(record.get("chunks", {}).get("at_ns", ()))
+        assert record["reported_output"] == chunks + 1
+        assert ("empty" in record.get("flags", ())) == (chunks == 0)
+        assert ("first_ns" in record) == (chunks > 0)
+
+
+def test_reasoning_is_a_first_token_but_no_first_output(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny-think") as server:
+        found = run(server, tmp_path / "run", "-c", "2", "--requests", "40", *SHORT)
+        all_ok(found, server)
+    thinking = [record for record in found.records if record["chunks"]["kind"][0] == "r"]
+    answered = [record for record in thinking if "c" in record["chunks"]["kind"]]
+    assert answered
+    for record in thinking:
+        kinds, instants = record["chunks"]["kind"], chunk_instants(record)
+        assert record["first_ns"] == instants[0]
+        visible = kinds.find("c")
+        assert record.get("first_output_ns") == (None if visible < 0 else instants[visible])
+
+
+def test_a_forced_tool_call_is_timed_by_its_own_chunks(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    flags = ["-c", "2", "--requests", "60", "--input-tokens", "8", "--output-tokens", "60"]
+    for setting in (f"tools={TOOLS}", "tool_choice=required", "ignore_eos=null"):
+        flags += ["--set", f"request.{setting}"]
+    with serve_llamacpp("tiny-tool") as server:
+        found = run(server, tmp_path / "run", *flags)
+        all_ok(found, server)
+    chunked = [record for record in found.records if "chunks" in record]
+    calls = [record for record in chunked if record["chunks"]["kind"].startswith("t")]
+    assert calls
+    for record in calls:
+        assert record["first_ns"] == record["first_output_ns"] == chunk_instants(record)[0]
+        assert record["token_source"] == "reported"
+
+
+def test_characters_held_back_by_the_server_lose_no_token(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny-bytes") as server:
+        found = run(server, tmp_path / "run", "-c", "2", "--requests", "20", *SHORT)
+        all_ok(found, server)
+    assert {record["reported_output"] for record in found.records} == {24}
+    assert any(len(record["chunks"]["at_ns"]) < 24 for record in found.records)
+
+
+@pytest.mark.parametrize("parallel", [64, 4], ids=["each-with-a-slot", "queueing-for-four-slots"])
+def test_sixty_four_streams_bring_no_false_error(
+    parallel: int, serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny", parallel=parallel, context=512 * parallel) as server:
+        before = generated(server)
+        flags = ("-c", "64", "--requests", "400", "--input-tokens", "16", "--output-tokens", "16")
+        found = run(server, tmp_path / "run", *flags)
+        all_ok(found, server)
+        reported = [record["reported_output"] for record in found.records]
+        assert generated(server) - before == sum(reported) + 1
+    assert found.manifest["levels"][0]["peak_in_flight"] == 64
+    assert {record["attempts"] for record in found.records} == {1}  # reconnected is not retried
+
+
+# --- failures
+
+
+def test_a_server_that_dies_is_reported_by_class(serve_llamacpp: Serve, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    flags = ("-c", "4", "--duration", "4s", "--input-tokens", "8", "--output-tokens", "60")
+    with serve_llamacpp("steady") as server:
+        line = command(*arguments(server, directory, *flags))
+        with subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            wait_for_records(running, directory, 8)
+            server.kill()
+            out, err = running.communicate(timeout=60)
+    found = measured(subprocess.CompletedProcess(line, running.returncode, out, err), directory)
+    assert found.status == 1
+    assert found.outcomes >= {("ok", None), ("broken", "connection_refused")}
+    cut = [record for record in found.records if record["outcome"] in ("truncated", "broken")]
+    assert any(record.get("chunks") for record in cut)  # what had come of a cut answer is kept
+    assert found.manifest["status"] == "complete"
+    assert "connection_refused" in out
+    assert "objective missed: errors <= 1%" in out
+
+
+def wait_for_records(
+    running: "subprocess.Popen[str]", directory: Path, wanted: int, limit_s: float = 30
+) -> None:
+    path = directory / "requests.jsonl"
+    for _ in range(round(limit_s / 0.05)):
+        if path.exists() and path.read_bytes().count(b"\n") >= wanted:
+            return
+        try:  # pauses, and notices a run that is over
+            running.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError(f"fewer than {wanted} records")
+
+
+def test_a_prompt_beyond_the_context_is_the_requests_fault(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny", context=2048) as server:
+        flags = ("-c", "2", "--requests", "10", "--input-tokens", "600", "--output-tokens", "8")
+        found = run(server, tmp_path / "run", *flags)
+    assert found.status == 1
+    assert found.outcomes == {("refused", "context_length")}
+    assert {record["http_status"] for record in found.records} == {400}
+    failure = found.summary["levels"][0]["failures"][0]
+    assert (failure["error_class"], failure["fault"], failure["n"]) == (
+        "context_length",
+        "request",
+        10,
+    )
+
+
+def test_an_answer_cut_by_the_context_is_as_long_as_it_was(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    with serve_llamacpp("tiny", context=1024, parallel=2) as server:
+        flags = ("-c", "1", "--requests", "4", "--input-tokens", "16", "--output-tokens", "900")
+        found = run(server, tmp_path / "run", *flags)
+        all_ok(found, server)
+    for record in found.records:
+        assert record["reported_output"] == len(record["chunks"]["at_ns"]) < 512
+        assert record["finish_reasons"] == ["length"]
+
+
+def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    flags = ("-c", "2", "--requests", "60", *SHORT, "--set")
+    with serve_llamacpp("tiny") as server:
+        # A grammar that random weights soon drive into a corner.
+        found = run(server, tmp_path / "run", *flags, "request.response_format.type=json_object")
+    broken = [record for record in found.records if record["outcome"] == "broken"]
+    assert found.outcomes == {("ok", None), ("broken", "server_error_in_stream")}
+    assert all(record["http_status"] == 200 for record in broken)
+    assert all("grammar" in record["error"] for record in broken)
+    assert found.status == 1
+
+
+def test_a_wrong_type_ends_the_run_before_any_load(serve_llamacpp: Serve, tmp_path: Path) -> None:
+    line_flags = ("-c", "2", "--set", "request.temperature=hot")
+    with serve_llamacpp("tiny") as server:
+        line = command(*arguments(server, tmp_path / "run", *line_flags))
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "refuses a one-token request (400)" in done.stderr
+    assert "must be number" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_requests_cut_at_the_end_of_the_drain_free_the_servers_slots(
+    serve_llamacpp: Serve, tmp_path: Path
+) -> None:
+    flags = ("-c", "2", "--warmup", "0.2s", "--duration", "0.5s", "--drain", "0.3s")
+    with serve_llamacpp("steady") as server:
+        before = generated(server)
+        tokens = ("--input-tokens", "8", "--output-tokens", "1900")
+        found = run(server, tmp_path / "run", *flags, *tokens)
+        assert not any(slot["is_processing"] for slot in server.get("/slots"))
+        assert generated(server) - before < 1900
+    assert found.outcomes == {("unfinished", None)}
+    assert all(record["chunks"]["at_ns"] for record in found.records)
