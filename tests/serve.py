@@ -153,11 +153,13 @@ def scripted(
     server = Server(scheme="https" if tls else "http")
     loop = asyncio.new_event_loop()
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task
         tasks.add(task)
+        writers.append(writer)
         server.connects += 1
         number = server.connects
         try:
@@ -197,9 +199,13 @@ def scripted(
 
     async def stop() -> None:
         listening.close()
+        await asyncio.sleep(0.01)  # noqa: TID251 - what was just accepted gets its task
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)  # noqa: TID251 - the transports say that they are closed
 
     try:
         yield server

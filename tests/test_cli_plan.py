@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from dataset_make import as_lines, written
 from scenario_make import MINIMAL, ROOT, load_text, make_scenario
 
 from loadgen.cli.main import main
@@ -82,11 +83,54 @@ def test_h02_header_values_and_credentials_are_masked_and_names_kept() -> None:
         (["--set", "request.temperature=0.5"], "temperature: 0.5"),
         (["--rate", "4/s", "--max-in-flight", "9"], "max_in_flight: 9"),
         (["--rate", "4/s", "--at-cap", "drop"], "at_cap: drop"),
+        (["--rate", "4/s", "--burstiness", "0.5"], "arrivals: gamma\n  burstiness: 0.5"),
+        (["--rate", "4/s", "--arrivals", "gamma", "--burstiness", "2"], "burstiness: 2.0"),
+        (["--abort-if", "errors > 50% over 10s"], "abort_if:\n- errors > 50% over 10s"),
+        (["--workers", "3"], "workers: 3"),
+        (["--workers", "auto"], "workers: auto"),
+        (["--turns", "3"], "turns: 3"),
+        (["--turns", "5±2"], "turns:\n    mean: 5\n    spread: 2"),
+        (["--turns", "3", "--think-time", "2s"], "think_time: 2s"),
+        (["--turns", "3", "--think-time", "2s±500ms"], "mean: 2s\n    spread: 500ms"),
+        (["--output-tokens", "natural"], "output_tokens: natural"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_every_flag_reaches_its_place_in_the_scenario(flags: list[str], key: str) -> None:
     assert key in plan("--url", "http://h", *flags)
+
+
+def test_a_dataset_takes_the_place_of_made_prompts(tmp_path: Path) -> None:
+    rows = written(tmp_path, '{"prompt": "hush"}\n')
+    text = plan("--url", "http://h", "--dataset", str(rows), "--output-tokens", "9")
+    assert "  source: dataset\n" in text
+    assert "as it is, 9 out\n#     [1 message of the dataset, " in text
+    assert "hush" not in text
+
+
+def test_a_dataset_s_path_is_told_from_the_scenario_s_directory(tmp_path: Path) -> None:
+    scenarios, data = tmp_path / "scenarios", tmp_path / "data"
+    scenarios.mkdir()
+    data.mkdir()
+    path = written(scenarios, MINIMAL, "s.yaml")
+    rows = written(data, '{"prompt": "a"}\n')
+    assert "  file: ../data/rows.jsonl\n" in plan(str(path), "--dataset", str(rows))
+
+
+def test_d23_a_file_shorter_than_the_run_is_warned_of(tmp_path: Path) -> None:
+    rows = written(tmp_path, as_lines([{"prompt": f"say {n}"} for n in range(100)]))
+    flags = ("--url", "http://h", "-c", "2", "--warmup", "0 requests", "--dataset", str(rows))
+    text = plan(*flags, "--requests", "250")
+    assert "about 250 prompts from 100 different rows, 2.5 passes; what is sent again" in text
+    assert "passes" not in plan(*flags, "--requests", "100")
+    assert "a second run meets the server's prefix cache" in text
+
+
+def test_rows_that_cannot_be_sent_and_repetitions_are_warned_of(tmp_path: Path) -> None:
+    rows = written(tmp_path, '{"prompt": "a"}\n{"x": 1}\n{"prompt": "a"}\n')
+    text = plan("--url", "http://h", "--dataset", str(rows))
+    assert "1 of 3 rows cannot be sent; line 2 has no prompt" in text
+    assert "1 of 2 rows are repetitions" in text
 
 
 def test_requests_and_duration_together_ask_for_both() -> None:
@@ -133,6 +177,14 @@ BASE = {"levels": [{"rate": 4}, {"concurrency": 2}], "seed": 1}
         {"prompts": {"input_tokens": 20, "output_tokens": 8, "shared_prefix_tokens": 3}},
         {"each_level": {"measure": "31s"}},
         {"rounds": 2},
+        {"levels": [{"rate": 4, "burstiness": 0.5}, {"concurrency": 2}]},
+        {"levels": [{"segments": [{"rate": 4, "for": 30}]}, {"concurrency": 2}]},
+        {"levels": [{"rate": 4}, {"sessions": 2}]},
+        {"prompts": {"input_tokens": 20, "output_tokens": "natural"}},
+        {"prompts": {"input_tokens": 20, "output_tokens": 8, "turns": 2}},
+        {"prompts": {"input_tokens": 20, "output_tokens": 8, "cache_hit_share": 0.3}},
+        {"request": {"temperature": 0.5}},
+        {"target": {"url": "http://localhost:8000", "endpoint": "completions"}},
     ],
     ids=lambda change: str(change).replace("'", ""),
 )
@@ -143,8 +195,9 @@ def test_the_hash_covers_lengths_words_arrivals_and_order(change: dict[str, obje
 @pytest.mark.parametrize(
     "change",
     [{"name": "other"}, {"target": {"url": "https://elsewhere"}}, {"objectives": ["errors <= 2%"]},
+     {"workers": 4}, {"workers": "auto"}, {"abort_if": ["errors > 50% over 10s"]},
      {"conditions": {"gpu": "H200"}}, {"limits": {"idle": "5s"}}],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )  # fmt: skip
 def test_what_is_not_sent_is_not_in_the_hash(change: dict[str, object]) -> None:
     assert plan_hash(make_scenario(**{**BASE, **change})) == plan_hash(make_scenario(**BASE))
@@ -158,6 +211,64 @@ def test_an_open_level_is_known_to_the_request_and_a_closed_one_by_its_count() -
     assert (closed.requests, closed.output_tokens, closed.seconds) == (None, None, 15)
     counted = make_scenario(each_level={"measure": "7 requests"})
     assert (plan_level(counted, 0).requests, plan_level(counted, 0).timed) == (7, False)
+
+
+def mix_of(*weights: float) -> list[dict[str, object]]:
+    prompts = {"input_tokens": 20, "output_tokens": 8}
+    named = zip("abc", weights, strict=False)
+    return [{"name": name, "weight": weight, "prompts": prompts} for name, weight in named]
+
+
+def test_the_hash_covers_the_mix() -> None:
+    hashes = {
+        plan_hash(make_scenario(prompts=None, mix=mix_of(*weights)))
+        for weights in ((1,), (1, 1), (1, 2), (1, 1, 1))
+    }
+    assert len(hashes) == 4
+
+
+def test_the_hash_covers_what_a_file_holds_and_not_its_name(tmp_path: Path) -> None:
+    def hash_of(data: str, name: str) -> str:
+        path = written(tmp_path, data, name)
+        return plan_hash(make_scenario(prompts={"source": "dataset", "file": str(path)}))
+
+    first = hash_of('{"prompt": "a"}\n', "one.jsonl")
+    assert first == hash_of('{"prompt": "a"}\n', "two.jsonl")
+    assert first != hash_of('{"prompt": "b"}\n', "one.jsonl")
+
+
+def test_a_conversation_counts_every_turn_and_all_that_it_repeats() -> None:
+    scenario = make_scenario(
+        prompts={"input_tokens": 10, "output_tokens": 4, "turns": 3},
+        levels=[{"rate": 1, "arrivals": "constant"}, {"sessions": 2}],
+        each_level={"warmup": "0s", "measure": "30 requests"},
+    )
+    open_level, closed = plan_level(scenario, 0), plan_level(scenario, 1)
+    # one conversation: 10, then 10 + 4 + 10, then that + 4 + 10 tokens in; 3 · 4 out
+    assert (open_level.arrivals, open_level.requests) == (30, 90)
+    assert (open_level.input_tokens, open_level.output_tokens) == (30 * 72, 30 * 12)
+    assert (closed.arrivals, closed.requests, closed.input_tokens) == (10, 30, 10 * 72)
+
+
+def test_tokens_that_only_the_server_decides_are_not_guessed() -> None:
+    prompts = {"input_tokens": 10, "output_tokens": "natural"}
+    level = plan_level(make_scenario(prompts=prompts, levels=[{"rate": 4}]), 0)
+    assert (level.output_tokens, level.input_tokens) == (None, 10 * (level.requests or 0))
+    assert "tokens in, natural length out" in render_plan(make_scenario(prompts=prompts))
+
+
+def test_a_level_of_segments_lasts_as_long_as_they_do() -> None:
+    segments = [{"rate": 2, "for": "10s"}, {"from": 2, "to": 4, "for": "10s"}]
+    scenario = make_scenario(
+        levels=[{"segments": segments, "arrivals": "constant"}], each_level={"warmup": "5s"}
+    )
+    level = plan_level(scenario, 0)
+    assert (level.seconds, level.requests, level.measure.seconds) == (25, 50, 20)
+
+
+def test_each_prompt_of_a_mix_is_shown_with_its_class() -> None:
+    text = render_plan(make_scenario(prompts=None, mix=mix_of(1, 1), seed=2))
+    assert "concurrency 2, no. 1 (" in text
 
 
 @pytest.mark.parametrize(

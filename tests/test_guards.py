@@ -46,7 +46,8 @@ PURE = (
 )
 WORLD = {"asyncio", "socket", "ssl", "subprocess", "selectors", "threading", "multiprocessing",
          "time", "signal", "httpx", "http", "httptools", "uvloop", "concurrent"}  # fmt: skip
-READS_FILES = {"scenario/load.py", "analysis/table.py", "workload/synthetic.py"}
+READS_FILES = {"scenario/load.py", "analysis/table.py", "workload/synthetic.py",
+               "workload/rows.py", "workload/tokens.py"}  # fmt: skip
 
 
 def name_of(path: Path) -> str:

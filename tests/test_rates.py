@@ -8,6 +8,8 @@ from loadgen.analysis.per_request import measured
 from loadgen.analysis.summary import LevelSummary
 from loadgen.analysis.table import RunData
 from loadgen.analysis.window import placed
+from loadgen.record import Record
+from loadgen.report.tables import rate_table
 
 
 def only(run: RunData) -> LevelSummary:
@@ -152,3 +154,45 @@ def test_the_cached_share_is_of_the_prompts_whose_cache_is_told() -> None:
     silent = record(1, at=[10], reported_input=100)
     assert only(make_run([told, silent])).cached_input_share == 0.6
     assert only(make_run([silent])).cached_input_share is None
+
+
+@pytest.mark.parametrize("row", ["B09"])
+def test_a_request_cut_at_the_end_still_counts_the_tokens_it_gave(row: str) -> None:
+    whole = record(0, at=every(100, first=100, count=80), reported_output=80)
+    cut = record(1, at=every(400, first=400, count=20), outcome="unfinished", end_ms=10_000)
+    found = only(make_run([whole, cut], [level(window=(0, 10_000))]))
+    assert (found.output_tokens_per_s_ok, found.output_tokens_per_s) == (8.0, 10.0)
+    assert (found.outcomes, found.error_rate) == ({"ok": 1, "unfinished": 1}, 0.0)
+    assert (found.e2e.n, found.e2e.censored, found.e2e.min) == (2, 1, 8000)
+
+
+@pytest.mark.parametrize("row", ["B19"])
+def test_a_rate_is_divided_by_the_measured_time_alone(row: str) -> None:
+    def at_once(number: int, start: float, phase: str) -> Record:
+        return record(number, sent=start, at=[1, 2], phase=phase)
+
+    warm = [at_once(number, 10 * number, "warmup") for number in range(6000)]
+    counted = [at_once(6000 + i, 60_000 + 10 * i, "measure") for i in range(18_000)]
+    plan = level(window=(60_000, 240_000), end_ns=ns(340_000))
+    assert only(make_run([*warm, *counted], [plan])).requests_per_s == pytest.approx(100)
+
+
+@pytest.mark.parametrize("row", ["B20"])
+def test_the_whole_windows_rate_and_the_rate_between_ends_are_two_labelled_figures(
+    row: str,
+) -> None:
+    records = [record(number, at=[9000 + 1000 * (number + 1)]) for number in range(5)]
+    run = make_run(records, [level(window=(0, 14_000))])
+    found = only(run)
+    assert found.requests_per_s == pytest.approx(0.357, abs=0.0005)
+    assert found.requests_per_s_between_ends == 1.0
+    labels = [column.label for column in rate_table([found]).columns]
+    assert {"requests", "first end to last"} <= set(labels)
+
+
+def test_tokens_by_slices_add_up_to_the_windows_tokens() -> None:
+    run = make_run([record(at=every(10, first=10, count=100))], [level(window=(0, 1000))])
+    facts = placed(measured(run))
+    slices = rates.output_in_slices(facts, 4)
+    assert slices.tolist() == [100, 100, 100, 100]
+    assert slices.mean() == rates.output_tokens(facts)

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ from scenario_make import MINIMAL, ROOT, load_text, problems_in
 
 from loadgen.errors import ScenarioError
 from loadgen.scenario.load import load_scenario, scenario_from_flags
+from loadgen.scenario.problems import known_keys
 from loadgen.scenario.settings import Setting, parse_path, write_path
 
 
@@ -70,7 +72,7 @@ def test_a_level_with_two_faults_has_both_told(tmp_path: Path) -> None:
         ("levels: [{concurrency: true}]", "levels[0].concurrency: must be a whole number"),
         ("levels: [{rate: fast}]", "levels[0].rate: 'fast' is not a rate; write it like 4/s"),
         ("levels: [{rate: true}]", "levels[0].rate: a rate like 4/s"),
-        ("levels: [{rate: 1, arrivals: gamma}]", "levels[0].arrivals: must be one of 'constant'"),
+        ("levels: [{rate: 1, arrivals: even}]", "levels[0].arrivals: must be one of 'constant'"),
         ("levels: [8]", "levels[0]: must be a mapping"),
         ("target: {url: ''}", "target.url: is empty"),
         ("target: {}", "target.url: is missing; write the server's address"),
@@ -104,6 +106,47 @@ def test_a_level_with_two_faults_has_both_told(tmp_path: Path) -> None:
         ("request: {temperature: .nan}", "request: temperature must be a finite number"),
         ("conditions: {since: 2026-11-30}", "conditions: since cannot be written as JSON"),
         ("conditions: [gpu]", "conditions: must be a mapping"),
+        ("levels: [{rate: 1, arrivals: gamma}]", "levels[0]: arrivals: gamma needs burstiness"),
+        ("levels: [{rate: 1, arrivals: poisson, burstiness: 2}]", "levels[0]: burstiness goes"),
+        ("levels: [{concurrency: 1, burstiness: 2}]", "levels[0]: burstiness goes with a rate"),
+        ("levels: [{rate: 1, burstiness: 0}]", "levels[0].burstiness: must be above 0"),
+        ("levels: [{rate: 1, sessions: 2}]", "levels[0]: both rate and sessions are given"),
+        ("levels: [{sessions: 2, concurrency: 4}]", "levels[0]: concurrency (4) is never reached"),
+        ("levels: [{segments: []}]", "levels[0].segments: no arrivals at all"),
+        ("levels: [{segments: [{rate: 0/s, for: 1s}]}]", "levels[0].segments: no arrivals at all"),
+        ("levels: [{segments: [{rate: 1/s}]}]", "levels[0].segments[0].for: is missing; say how"),
+        ("levels: [{segments: [{for: 1s}]}]", "levels[0].segments[0]: give a rate, or from and to"),
+        ("levels: [{segments: [{from: 1/s, for: 1s}]}]", "levels[0].segments[0]: from and to go"),
+        ("levels: [{segments: [{rate: 1, to: 2, for: 1s}]}]", "levels[0].segments[0]: give a rate"),
+        ("levels: [{segments: [{from_rate: 1, to: 2, for: 1s}]}]",
+         "levels[0].segments[0].from_rate: unknown key; did you mean 'from'?"),
+        ("prompts: {source: dataset}", "prompts.file: is missing; name the dataset"),
+        ("prompts: {source: log}", "prompts.source: must be one of 'synthetic', 'dataset'"),
+        ("prompts: {input_tokens: 5, output_tokens: 1, file: s.yaml}",
+         "prompts: file goes with source: dataset"),
+        ("prompts: {source: dataset, file: s.yaml, input_tokens: 5}",
+         "prompts: input_tokens goes with source: synthetic"),
+        ("prompts: {source: dataset, file: s.jaml}", "prompts.file: 's.jaml': no such file"),
+        ("prompts: {lengths: l.csv}", "prompts.lengths: 'l.csv': no such file"),
+        ("prompts: {lengths: s.yaml, output_tokens: 4}", "prompts: both lengths and output_tokens"),
+        ("prompts: {input_tokens: natural, output_tokens: 4}", "prompts.input_tokens: must be a"),
+        ("prompts: {input_tokens: 9, output_tokens: 4, max_output_tokens: 9}",
+         "prompts: max_output_tokens goes with output_tokens: natural"),
+        ("prompts: {input_tokens: 9, output_tokens: 4, shared_prefix_tokens: 2, "
+         "cache_hit_share: 30%}", "prompts: both shared_prefix_tokens and cache_hit_share"),
+        ("prompts: {input_tokens: 9, output_tokens: 4, cache_hit_share: 130%}",
+         "prompts.cache_hit_share: a share lies between 0 and 100 %"),
+        ("prompts: {input_tokens: 9, output_tokens: 4, think_time: 1s}",
+         "prompts: think_time goes with turns; add turns: 3"),
+        ("prompts: {input_tokens: 9, output_tokens: natural, turns: 3, history: recorded}",
+         "prompts: history: recorded makes replies of output_tokens"),
+        ("prompts: {input_tokens: 9, output_tokens: 4, turns: 3, think_time: {mean_s: 1s}}",
+         "prompts.think_time.mean_s: unknown key; did you mean 'mean'?"),
+        ("abort_if: [errors > 50%]", "abort_if[0]: 'errors > 50%' is not a rule to abort by"),
+        ("workers: 0", "workers: must be 1 or more, or auto"),
+        ("workers: many", "workers: must be 1 or more, or auto"),
+        ("target: {url: 'http://h', tokenizer: cl99}", "target.tokenizer: 'cl99' is not known"),
+        ("target: {url: 'http://h', tokenizer: ./t.json}", "target.tokenizer: './t.json': no such"),
         ("colour: red", "colour: unknown key; known here are name, target"),
     ],
     ids=lambda value: value if value.count(":") < 9 else None,
@@ -112,6 +155,66 @@ def test_what_is_wrong_is_said_with_its_place(line: str, problem: str, tmp_path:
     kept = [kept for kept in MINIMAL.splitlines() if not kept.startswith(line.split(":")[0])]
     (found,) = problems_in("\n".join([*kept, line]), tmp_path)
     assert found.startswith(f"s.yaml: {problem}")
+
+
+MIX = """
+name: m
+target: {url: http://localhost:8000/v1}
+levels: [{concurrency: 2}]
+mix: [{name: a, prompts: {input_tokens: 9, output_tokens: 4}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("mix: []", "mix: has no class; add one, like {name: chat, weight: 70"),
+        ("mix: [{weight: 2, prompts: {input_tokens: 9, output_tokens: 4}}]", "mix[0].name: is mis"),
+        ("mix: [{name: a, weight: 0, prompts: {input_tokens: 9, output_tokens: 4}}]",
+         "mix[0].weight: must be above 0"),
+        ("mix: [{name: a, prompts: {input_tokens: 9}}]", "mix[0].prompts.output_tokens: is miss"),
+        ("mix: [{name: a/b, prompts: {input_tokens: 9, output_tokens: 4}}]", "mix[0].name: names"),
+        ("mix: [{name: a, prompts: {source: dataset, file: no}}]", "mix[0].prompts.file: 'no': no"),
+        ("mix: [{name: a, objectives: [x], prompts: {input_tokens: 9, output_tokens: 4}}]",
+         "mix[0].objectives[0]: 'x' is not an objective"),
+        ("mix: [&x {name: a, prompts: {input_tokens: 9, output_tokens: 4}}, *x]",
+         "mix: two classes have the name 'a'"),
+        ("prompts: {input_tokens: 9, output_tokens: 4}", "both prompts and mix are given"),
+        ("prompts: {turns: 3}", "both prompts and mix are given; keep one"),
+    ],
+    ids=lambda value: value if value.count(":") < 9 else None,
+)  # fmt: skip
+def test_a_mix_is_checked_class_by_class(line: str, problem: str, tmp_path: Path) -> None:
+    kept = [kept for kept in MIX.splitlines() if not kept.startswith(line.split(":")[0])]
+    (found,) = problems_in("\n".join([*kept, line]), tmp_path)
+    assert found.startswith(f"s.yaml: {problem}")
+
+
+def test_turns_need_messages(tmp_path: Path) -> None:
+    text = MINIMAL.replace("output_tokens: 8", "output_tokens: 8, turns: 3").replace(
+        "{url:", "{endpoint: completions, url:"
+    )
+    assert problems_in(text, tmp_path) == [
+        "s.yaml: target.endpoint: turns need chat; completions have no messages to repeat"
+    ]
+
+
+def test_a_measure_beside_nothing_but_segments_is_refused(tmp_path: Path) -> None:
+    text = MINIMAL.replace("{concurrency: 2}", "{segments: [{rate: 1/s, for: 5s}]}")
+    assert load_text(text, tmp_path).levels[0].segments_s == 5
+    (line,) = problems_in(text + "each_level: {measure: 9s}\n", tmp_path)
+    assert line == (
+        "s.yaml: each_level.measure: is as long as the segments of the levels; leave it out"
+    )
+
+
+def test_files_are_sought_beside_the_scenario(tmp_path: Path) -> None:
+    tmp_path.joinpath("rows.jsonl").write_text("{}")
+    dataset = "source: dataset, file: rows.jsonl"
+    text = MINIMAL.replace("input_tokens: 20, output_tokens: 8", dataset)
+    assert load_text(text, tmp_path).file("rows.jsonl") == tmp_path / "rows.jsonl"
+    (line,) = problems_in(text.replace("rows.jsonl", "rosw.jsonl"), tmp_path)
+    assert line == "s.yaml: prompts.file: 'rosw.jsonl': no such file; did you mean 'rows.jsonl'?"
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_parts(tmp_path: Path) -> None:
@@ -267,3 +370,17 @@ def test_an_anchor_shared_by_two_levels_can_be_set_for_one(tmp_path: Path) -> No
 @pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_scenario_of_the_project_loads_without_an_environment(path: Path) -> None:
     assert load_scenario(path, environ={}).name == path.stem
+
+
+def keys_below(path: tuple[str, ...] = ()) -> set[str]:
+    """Return every key a scenario file may use, however deep."""
+    keys = set(known_keys(path))
+    return keys.union(*(keys_below((*path, key)) for key in keys)) if keys else keys
+
+
+def test_every_key_stands_in_the_reference() -> None:
+    text = (ROOT / "scenarios" / "README.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", text))))
+    assert len(keys_below()) > 60
+    written_as_text = {"seconds", "requests"}  # of a span: 20s, 200 requests
+    assert keys_below() - shown - written_as_text == set()

@@ -1,4 +1,5 @@
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -6,8 +7,9 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from scenario_make import MINIMAL, load_text, make_scenario
 
-from loadgen.scenario.fields import Length, Span, write_duration
-from loadgen.scenario.model import EachLevel, Level, Limits
+from loadgen.errors import UsageError
+from loadgen.scenario.fields import Span, write_duration
+from loadgen.scenario.model import EachLevel, Level, Limits, Segment
 from loadgen.units import parse_duration_s
 
 PRIVATE = """
@@ -20,6 +22,10 @@ each_level: {measure: ["${TIME}", 5 requests]}
 conditions: {owner: ["${OWNER}"]}
 """
 ENVIRON = {"TOKEN": "hush-0005", "OWNER": "hush-0006", "TIME": "77s"}
+
+
+def segments(*rates: tuple[float, float]) -> tuple[Segment, ...]:
+    return tuple(Segment(from_rate=first, to_rate=last, for_s=1.0) for first, last in rates)
 
 
 def test_what_is_shown_holds_no_secret_and_keeps_the_names(tmp_path: Path) -> None:
@@ -59,6 +65,63 @@ def test_what_is_shown_is_itself_a_scenario_of_the_same_meaning(tmp_path: Path) 
     assert load_text(again.read_text(), tmp_path) == scenario
 
 
+RICH = """
+name: rich
+target: {url: "http://h", tokenizer: o200k_base}
+mix:
+  - {name: chat, weight: 7, prompts: {input_tokens: {distribution: lognormal, median: 40, sigma: 1},
+     output_tokens: natural, max_output_tokens: 99, turns: {mean: 3, spread: 1},
+     think_time: {mean: 2s, spread: 1s}}, objectives: ["ttft p95 <= 1s"]}
+  - {name: long, weight: 2.5, prompts: {lengths: pairs.csv, cache_hit_share: 30%}}
+  - {name: file, prompts: {source: dataset, file: rows.csv, format: csv, order: file, turns: 2,
+     columns: {messages: m}, output_tokens: 9, history: recorded}}
+levels:
+  - {sessions: 8, concurrency: 2}
+  - {rate: 4/s, burstiness: 0.25, max_starts_per_s: 50.0}
+  - {segments: [{rate: 0/s, for: 1s}, {from: 2/s, to: 10/s, for: 1m}], arrivals: constant}
+abort_if: ["errors > 50% over 10s"]
+workers: auto
+"""
+
+
+def test_every_key_is_shown_so_that_it_can_be_read_again(tmp_path: Path) -> None:
+    for name in ("pairs.csv", "rows.csv"):
+        tmp_path.joinpath(name).touch()
+    scenario = load_text(RICH, tmp_path)
+    again = tmp_path / "again.yaml"
+    with again.open("w") as file:
+        YAML().dump(scenario.public_dict(), file)
+    reread = load_text(again.read_text(), tmp_path)
+    assert reread == scenario
+    assert reread.public_dict() == scenario.public_dict()
+
+
+def test_segments_alone_say_how_long_they_are_measured(tmp_path: Path) -> None:
+    segments = "{segments: [{rate: 1/s, for: 5s}]}"
+    scenario = load_text(MINIMAL.replace("{concurrency: 2}", segments), tmp_path)
+    assert scenario.public_dict()["each_level"] == {"drain": "1m"}
+    assert scenario.each_level.measure_of(scenario.levels[0]) == Span(seconds=5)
+
+
+def test_a_scenario_travels_to_another_process(tmp_path: Path) -> None:
+    scenario = load_text(MINIMAL + "conditions: {who: '${WHO}'}\n", tmp_path, environ={"WHO": "me"})
+    there = pickle.loads(pickle.dumps(scenario))
+    assert (there, there.file("x"), there.references) == (
+        scenario, tmp_path / "x", scenario.references)  # fmt: skip
+
+
+def test_what_is_sent_stands_in_classes_with_a_mix_or_without() -> None:
+    prompts = {"input_tokens": 20, "output_tokens": 8}
+    one = make_scenario()
+    mix = [{"name": "a", "prompts": prompts}, {"name": "b", "prompts": {**prompts, "turns": 2}}]
+    mixed = make_scenario(prompts=None, mix=mix)
+    assert [name for name, _ in one.classes] == [None]
+    assert [name for name, _ in mixed.classes] == ["a", "b"]
+    assert (one.conversational, mixed.conversational) == (False, True)
+    with pytest.raises(UsageError, match="a mix has prompts for each class"):
+        _ = mixed.prompts
+
+
 def test_a_scenario_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         make_scenario().rounds = 2  # type: ignore[misc]
@@ -89,9 +152,11 @@ def test_a_span_is_a_time_a_count_or_both(
         (Level(concurrency=1), Span(), 2),
         (Level(concurrency=32), Span(), 32),
         (Level(rate=4), Span(), 2),
+        (Level(sessions=12, concurrency=4), Span(), 4),
+        (Level(sessions=12), Span(), 12),
         (Level(concurrency=32), Span(requests=0), 0),
     ],
-    ids=["at-least-two", "one-per-slot", "open", "none-asked"],
+    ids=["at-least-two", "one-per-slot", "open", "both", "sessions", "none-asked"],
 )
 def test_a_warm_up_is_one_request_per_slot_unless_told(
     level: Level, warmup: Span, requests: int
@@ -100,24 +165,45 @@ def test_a_warm_up_is_one_request_per_slot_unless_told(
 
 
 @pytest.mark.parametrize(
-    ("plain", "length"),
-    [(512, Length(mean=512)), ({"mean": 5, "spread": 2}, Length(mean=5, spread=2)),
-     ({"mean": 2.5, "spread": 0}, Length(mean=2.5))],
-    ids=["number", "spread", "half"],
-)  # fmt: skip
-def test_a_length_is_written_as_it_is_read(plain: object, length: Length) -> None:
-    assert Length.model_validate(plain) == length
-    assert length.plain == plain
+    ("level", "label"),
+    [
+        (Level(concurrency=8), "concurrency 8"),
+        (Level(sessions=8), "8 sessions"),
+        (Level(sessions=8, concurrency=2), "8 sessions, concurrency 2"),
+        (Level(rate=4.0), "4/s poisson"),
+        (Level(rate=0.5, arrivals="constant"), "0.5/s constant"),
+        (Level(rate=4.0, burstiness=0.25), "4/s gamma 0.25"),
+        (Level(segments=segments((2, 2), (2, 10), (50, 50))), "2→10→50/s poisson"),
+        (Level(segments=segments(*[(n, n) for n in range(1, 10)])), "1→2→3→…→8→9/s poisson"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_level_has_a_label(level: Level, label: str) -> None:
+    assert level.label == label
 
 
 @pytest.mark.parametrize(
-    ("level", "label"),
-    [(Level(concurrency=8), "concurrency 8"), (Level(rate=4.0), "4/s poisson"),
-     (Level(rate=0.5, arrivals="constant"), "0.5/s constant")],
-    ids=["closed", "poisson", "constant"],
+    ("level", "slots", "at_once"),
+    [(Level(concurrency=8), 8, 8), (Level(sessions=8), 8, 8),
+     (Level(sessions=8, concurrency=2), 2, 8), (Level(rate=4.0, max_in_flight=9), 9, None)],
+    ids=["concurrency", "sessions", "both", "open"],
 )  # fmt: skip
-def test_a_level_has_a_label(level: Level, label: str) -> None:
-    assert level.label == label
+def test_requests_and_conversations_in_flight_are_separate(
+    level: Level, slots: int, at_once: int | None
+) -> None:
+    assert (level.slots, level.conversations_at_once) == (slots, at_once)
+
+
+@pytest.mark.parametrize(
+    ("rates", "first", "peak"),
+    [([(2, 2), (2, 10)], 2, 10), ([(0, 0), (0, 8)], 8, 8), ([(0, 3)], 3, 3)],
+    ids=["holds", "pause-first", "ramp-from-zero"],
+)
+def test_warm_up_goes_at_the_first_rate_above_zero(
+    rates: list[tuple[float, float]], first: float, peak: float
+) -> None:
+    level = Level(segments=segments(*rates))
+    assert (level.first_rate, level.peak_rate) == (first, peak)
 
 
 def test_limits_take_field_names_in_code() -> None:

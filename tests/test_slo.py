@@ -11,6 +11,7 @@ from loadgen.analysis.summary import LevelSummary, ObjectiveResult
 from loadgen.analysis.table import RunData
 from loadgen.analysis.window import placed
 from loadgen.record import Record
+from loadgen.report.write import view_of
 from loadgen.scenario.objective import parse_objective
 
 TTFT = "ttft p95 <= 500ms"
@@ -208,3 +209,48 @@ def test_only_requests_due_in_the_window_are_judged() -> None:
     run = make_run([outside, record(1, at=[100])], [level(window=(0, 1000))], objectives=[TTFT])
     assert (summed(run).attainment, summed(run).objectives[0].n) == (1.0, 1)
     assert placed(run).requests["in_window"].tolist() == [False, True]
+
+
+def of_two_classes(**scenario: object) -> RunData:
+    """100 quick requests of "chat" and 100 of 900 ms of "long"."""
+    chat = [record(number, at=[100], class_="chat") for number in range(100)]
+    long = [record(number, at=[900], class_="long") for number in range(100, 200)]
+    return make_run([*chat, *long], scenario=scenario)
+
+
+MIX = [
+    {"name": "chat", "objectives": ["ttft p95 <= 200ms"]},
+    {"name": "long", "objectives": ["ttft p95 <= 1s"]},
+]
+
+
+def test_each_class_of_a_mix_is_held_to_its_own_objectives() -> None:
+    found = summarise(of_two_classes(mix=MIX))
+    told = {
+        one.class_: [(r.objective, r.verdict) for r in one.objectives] for one in found.by_class
+    }
+    assert told["chat"] == [("ttft p95 <= 200ms", "met"), ("errors <= 1%", "met")]
+    assert told["long"] == [("ttft p95 <= 1s", "met"), ("errors <= 1%", "met")]
+    assert [result.objective for result in found.levels[0].objectives] == ["errors <= 1%"]
+
+
+def test_goodput_holds_each_request_to_its_own_class() -> None:
+    assert summarise(of_two_classes(mix=MIX)).levels[0].attainment == 1.0
+    assert summarise(of_two_classes(objectives=["ttft p95 <= 200ms"])).levels[0].attainment == 0.5
+
+
+def test_a_classs_objective_replaces_the_common_one_on_its_metric_alone() -> None:
+    common = ["ttft p95 <= 200ms", "e2e p50 <= 2s"]
+    found = summarise(of_two_classes(mix=MIX[1:], objectives=common))
+    told = {one.class_: [result.objective for result in one.objectives] for one in found.by_class}
+    assert told["long"] == ["ttft p95 <= 1s", "e2e p50 <= 2s", "errors <= 1%"]
+    assert told["chat"] == [*common, "errors <= 1%"]
+
+
+def test_a_class_that_misses_its_objective_is_in_the_first_line_and_the_table() -> None:
+    strict = [{"name": "long", "objectives": ["ttft p95 <= 500ms"]}]
+    run = of_two_classes(mix=strict)
+    shown = view_of(run, summarise(run))
+    assert "objective missed: ttft p95 <= 500ms at level 0 (long)" in shown.verdict.text
+    rows = [[cell.text for cell in row[:4]] for row in shown.objectives.rows]
+    assert ["level 0", "long", "ttft p95 <= 500ms", "missed"] in rows

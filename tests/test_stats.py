@@ -10,10 +10,13 @@ from loadgen.analysis.stats import (
     interval_ranks,
     is_met,
     is_missed,
+    least_for_interval,
     least_n,
     mser5,
     percentile,
     settled_by,
+    student_t,
+    trend,
     wilson,
 )
 
@@ -91,6 +94,41 @@ def test_correlated_samples_are_worth_fewer() -> None:
     assert effective_n(series) / len(series) == pytest.approx(0.5 / 1.5, rel=0.1)
     assert effective_n(rng.permutation(series)[:100]) == 100
     assert effective_n(np.full(50, 0.1)) == 50
+
+
+def test_memory_that_is_weak_but_long_makes_samples_worth_fewer() -> None:
+    rng = np.random.default_rng(6)
+    spells = np.repeat(rng.normal(size=50), 100)
+    series = spells + rng.normal(0, 2, size=5000)  # neighbours resemble each other by 0.2 only
+    assert effective_n(series) < 1000
+    assert effective_n(rng.permutation(series)) == 5000
+
+
+def test_a_trend_by_hand() -> None:
+    at, noise = np.arange(100.0), np.tile([1.0, -1.0], 50)
+    found = trend(at, 10 + 0.05 * at + noise)
+    assert found is not None
+    assert (found.start, found.growth) == (pytest.approx(10), pytest.approx(4.95))
+    assert found.share == pytest.approx(0.495)
+    assert found.t > 100
+    assert trend(at[:49], noise[:49]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "rises"),
+    [(np.full(100, 5.0), False), (np.tile([4.0, 6.0], 50), False), (np.arange(100.0), True)],
+    ids=["flat", "swinging", "rising"],
+)
+def test_a_trend_is_one_only_beyond_its_scatter(values: Floats, rises: bool) -> None:
+    found = trend(np.arange(100.0), values)
+    assert (found.t > student_t(8, 0.99)) is rises
+
+
+@pytest.mark.parametrize(
+    ("quantile", "least"), [(0.5, 6), (0.9, 36), (0.95, 72), (0.99, 368)], ids=str
+)
+def test_the_samples_an_interval_needs_are_known(quantile: float, least: int) -> None:
+    assert least_for_interval(quantile) == least
 
 
 def test_correlation_widens_the_interval() -> None:

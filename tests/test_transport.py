@@ -8,7 +8,8 @@ import pytest
 import respx
 from serve import DONE, ROLE, Asked, Out, content, finish, scripted
 
-from loadgen.client.exchange import Exchange, Limits
+from loadgen.client.exchange import Exchange
+from loadgen.client.limits import Limits
 from loadgen.client.stock import proxy_for, stock_transport
 from loadgen.client.transport import StampedTransport
 from loadgen.record import Outcome

@@ -10,13 +10,14 @@ first wave of a closed level (all slots are due at once, so the last of 1024 is 
 late) lies in the warm-up unless the scenario takes that away; then it counts, because it was late.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from loadgen.analysis.bounds import FAIL, PASS, WARN, Bounds, Found, held, worst
+from loadgen.analysis.soundness import measurement_checks
 from loadgen.analysis.summary import Check, Distribution, LevelSummary, Summary
 
-PASS, WARN, FAIL = "pass", "warn", "fail"
-_WORST = (FAIL, WARN, PASS)
+__all__ = ["FAIL", "PASS", "WARN", "checks_of", "stamps_are_kernel", "with_checks", "worst"]
 
 USER_LAG_MS = (10.0, 50.0)
 USER_LAG_SHARE = (0.02, 0.10)
@@ -49,27 +50,19 @@ one read in ten is later than this was it the client."""
 _SPLIT = "deal the load to several processes or machines, or keep other work off this core"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounds:
-    warn: float
-    fail: float | None = None
-
-
 def with_checks(summary: Summary) -> Summary:
-    """Return the summary with every level's checks in place."""
-    levels = [replace(level, checks=list(checks_of(level))) for level in summary.levels]
+    """Return the summary with every level's checks in place, the client's first."""
+    levels = [
+        replace(level, checks=[*checks_of(level), *measurement_checks(level)])
+        for level in summary.levels
+    ]
     return replace(summary, levels=levels)
 
 
 def checks_of(level: LevelSummary) -> Iterator[Check]:
-    """Yield the checks that this level's figures allow."""
+    """Yield the checks of the client that this level's figures allow."""
     for rule in _RULES:
         yield from rule(level)
-
-
-def worst(checks: Sequence[Check]) -> str:
-    """Return the worst verdict; pass where nothing was checked."""
-    return next((verdict for verdict in _WORST if any(c.verdict == verdict for c in checks)), PASS)
 
 
 def stamps_are_kernel(level: LevelSummary) -> bool:
@@ -86,7 +79,7 @@ def _user_lag(level: LevelSummary) -> Iterator[Check]:
         return
     bounds = _relative(USER_LAG_MS, USER_LAG_SHARE, level.e2e)
     text = f"slots learn late that they are free, so less load is sent than asked; {_SPLIT}"
-    yield _held("user lag p99", value, bounds, text=text)
+    yield held(Found(name="user lag p99", value=value, text=text), bounds)
 
 
 def _send_lag(level: LevelSummary) -> Iterator[Check]:
@@ -95,16 +88,16 @@ def _send_lag(level: LevelSummary) -> Iterator[Check]:
         return
     bounds = _relative(SEND_LAG_MS, SEND_LAG_SHARE, level.ttft)
     text = f"requests left later than they were due, by the client's own delay; {_SPLIT}"
-    yield _held("send lag p99", value, bounds, text=text)
+    yield held(Found(name="send lag p99", value=value, text=text), bounds)
 
 
 def _cpu(level: LevelSummary) -> Iterator[Check]:
     value = level.client.get("cpu_share")
     if value is None or (level.window_s or 0) < CPU_WINDOW_S:
         return
-    bounds = _Bounds(warn=CPU_SHARE[0], fail=CPU_SHARE[1])
+    bounds = Bounds(warn=CPU_SHARE[0], fail=CPU_SHARE[1])
     text = f"the rates may be the client's, not the server's; {_SPLIT}"
-    yield _held("CPU", float(value), bounds, text=text, unit="")
+    yield held(Found(name="CPU", value=float(value), text=text, unit=""), bounds)
 
 
 def _loop_stall(level: LevelSummary) -> Iterator[Check]:
@@ -112,7 +105,9 @@ def _loop_stall(level: LevelSummary) -> Iterator[Check]:
     if value is None:
         return
     text = "the client stood still once for so long; look for other work on this machine"
-    yield _held("loop lag max", float(value) / 1e6, _Bounds(warn=LOOP_STALL_MS), text=text)
+    yield held(
+        Found(name="loop lag max", value=float(value) / 1e6, text=text), Bounds(warn=LOOP_STALL_MS)
+    )
 
 
 def _stamp_lag(level: LevelSummary) -> Iterator[Check]:
@@ -121,7 +116,7 @@ def _stamp_lag(level: LevelSummary) -> Iterator[Check]:
         return
     bounds = _relative(STAMP_LAG_MS, STAMP_LAG_SHARE, level.ttft)
     text = f"stamps are user-space here and late by so much; use the own transport, or {_SPLIT}"
-    yield _held("loop lag p99", float(value) / 1e6, bounds, text=text)
+    yield held(Found(name="loop lag p99", value=float(value) / 1e6, text=text), bounds)
 
 
 def _coalesced(level: LevelSummary) -> Iterator[Check]:
@@ -130,7 +125,7 @@ def _coalesced(level: LevelSummary) -> Iterator[Check]:
         return
     bound = COALESCED_SHARE if lag > COALESCED_LAG_MS else 1.0
     text = f"the client read late, so chunks share a stamp that is exact for the last; {_SPLIT}"
-    yield _held("coalesced", value, _Bounds(warn=bound), text=text, unit="")
+    yield held(Found(name="coalesced", value=value, text=text, unit=""), Bounds(warn=bound))
 
 
 _RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
@@ -143,24 +138,16 @@ _RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
 )
 
 
-def _held(name: str, value: float, bounds: _Bounds, *, text: str, unit: str = "ms") -> Check:
-    """Hold one value against its bounds; on a bound it is still within."""
-    verdict, bound = PASS, bounds.warn
-    if bounds.fail is not None and value > bounds.fail:
-        verdict, bound = FAIL, bounds.fail
-    elif value > bounds.warn:
-        verdict = WARN
-    said = text if verdict != PASS else ""
-    return Check(name=name, verdict=verdict, value=value, bound=bound, unit=unit, text=said)
-
-
 def _relative(
     least_ms: tuple[float, float], shares: tuple[float, float], of: Distribution
-) -> _Bounds:
-    """Return bounds that are a share of the typical time, but never below ``least_ms``."""
-    typical = of.p50.value or 0.0
+) -> Bounds:
+    """Return bounds that are a share of the typical time, but never below ``least_ms``.
+
+    Where the percentiles are withheld, since the queue grew, the mean stands for them.
+    """
+    typical = (of.mean if of.withheld else of.p50.value) or 0.0
     warn, fail = (max(least_ms[i], shares[i] * typical) for i in (0, 1))
-    return _Bounds(warn=warn, fail=fail)
+    return Bounds(warn=warn, fail=fail)
 
 
 def _tail(distribution: Distribution) -> float | None:

@@ -36,6 +36,7 @@ def distribution(values: Floats, *, at_least: Floats | None = None) -> Distribut
         min=float(low[0]),
         max=float(low[-1]),
         censored=len(bounds),
+        effective_n=worth,
         **_percentiles(low, high, worth),
     )
 
@@ -52,6 +53,7 @@ def with_failures(values: Floats, *, at_least: Floats, failures: int) -> Distrib
         n=len(low),
         min=_finite(low[0]),
         censored=len(bounds) + failures,
+        effective_n=worth,
         **_percentiles(low, high, worth),
     )
 

@@ -5,54 +5,57 @@ gathered for each level. A level's rounds are pooled: percentiles from all their
 from the sums over all their windows.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from loadgen.analysis import rates
-from loadgen.analysis.distribution import (
-    distribution,
-    pooled_gaps_ms,
-    with_failures,
-    without_intervals,
-)
+from loadgen.analysis.checks import with_checks
+from loadgen.analysis.conditions import answers
+from loadgen.analysis.course import SATURATED, by_round, steadiness
+from loadgen.analysis.distribution import distribution
 from loadgen.analysis.failures import (
     client_faults,
     counts_of,
     counts_of_lists,
     error_classes,
     error_rate,
-    failed,
     outcome_counts,
 )
-from loadgen.analysis.per_request import legal_gaps, measured
+from loadgen.analysis.per_request import measured
+from loadgen.analysis.prompts import (
+    asked_cached_share,
+    repeats,
+    template_tokens,
+    unasked_tokens,
+)
 from loadgen.analysis.remarks import remarks
-from loadgen.analysis.samples import samples_of
+from loadgen.analysis.roofline import Batch, facts_of, most_tokens_per_s
 from loadgen.analysis.slo import (
     HIT,
-    Objective,
+    Objectives,
     attainment,
-    effective_objectives,
-    judged_together,
+    judged_by_class,
+    objectives_of,
+    unsettled,
     verdict,
 )
 from loadgen.analysis.slowest import slowest
-from loadgen.analysis.summary import Distribution, LevelSummary, Summary
+from loadgen.analysis.summary import Distribution, LevelSummary, Steadiness, Summary, Uncut
 from loadgen.analysis.table import RunData, select
-from loadgen.analysis.window import LevelPlan, Window, levels_of, placed, windows_of
-from loadgen.errors import UsageError
-from loadgen.record import SCHEMA_VERSION, Outcome
-from loadgen.units import NS_PER_MS
-
-TIMES = (
-    "ttft", "ttfo", "e2e", "tpot", "ttfb", "stream_end", "connect", "tls", "ttft_cold",
-    "ttft_from_due", "e2e_from_due",
-)  # fmt: skip
-CLIENT_TIMES = ("lateness", "slot_wait", "send_lag")
-SPEEDS = ("decode_rate", "prefill_rate", "per_request_rate")
+from loadgen.analysis.times import distributions, times, widened_by_rounds, withheld
+from loadgen.analysis.window import (
+    LevelPlan,
+    Window,
+    asked_level,
+    levels_of,
+    placed,
+    windows_of,
+    without_cut,
+)
+from loadgen.record import SCHEMA_VERSION, Outcome, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,92 +70,128 @@ class _Level:
     windows: list[Window]
     everything: RunData
     due: RunData
-    objectives: tuple[Objective, ...]
+    objectives: Objectives
+    steadiness: Steadiness
 
 
 def summarise(run: RunData) -> Summary:
     """Compute all figures of a run; also of one cut short, or where nothing succeeded."""
     facts = placed(measured(run))
-    plans, objectives = levels_of(facts), _objectives(run)
-    levels = [_level_summary(_level(facts, plan, objectives)) for plan in plans]
+    facts = facts.with_requests(facts.requests.assign(repeated=repeats(facts.requests)))
+    plans, objectives = levels_of(facts), objectives_of(run.manifest)
+    parts = [_level(facts, plan, objectives) for plan in plans]
+    levels = [_level_summary(part) for part in parts]
     manifest = run.manifest
-    return Summary(
+    summary = Summary(
         schema=SCHEMA_VERSION,
         name=str(manifest.get("name") or ""),
         status=str(manifest.get("status") or "unknown"),
         started_at=str(manifest.get("started_at") or ""),
         target=dict(manifest.get("target") or {}),
         levels=levels,
-        by_class=_by_class(facts, plans, objectives),
-        objectives=[objective.text for objective in objectives],
+        by_class=[_level_summary(of_class) for part in parts for of_class in _classes(part)],
+        objectives=[objective.text for objective in objectives.common],
         slowest=slowest(facts, {plan.level: plan.label for plan in plans}),
+        conditions=answers(levels, manifest),
         warnings=[*map(str, manifest.get("warnings") or []), *run.warnings, *remarks(levels)],
     )
+    return with_checks(summary)
 
 
-def _objectives(run: RunData) -> tuple[Objective, ...]:
-    scenario = run.manifest.get("scenario") or {}
-    try:
-        return effective_objectives(tuple(map(str, scenario.get("objectives") or ())))
-    except ValueError as error:
-        raise UsageError(f"manifest.json: scenario.objectives: {error}") from error
-
-
-def _by_class(
-    facts: RunData, plans: Sequence[LevelPlan], objectives: tuple[Objective, ...]
-) -> list[LevelSummary]:
-    """Summarise each class of a mix at each level; nothing where the prompts have no classes."""
-    column = facts.requests["class_"]
-    return [
-        _level_summary(_level(facts, plan, objectives, class_=name))
-        for plan in plans
-        for name in sorted(set(column.dropna().astype(str)))
-    ]
-
-
-def _level(
-    facts: RunData,
-    plan: LevelPlan,
-    objectives: tuple[Objective, ...],
-    *,
-    class_: str | None = None,
-) -> _Level:
-    rows = (facts.requests["level"] == plan.level).to_numpy()
-    windows = windows_of(plan, facts.requests[rows])
-    if class_ is not None:
-        rows = rows & (facts.requests["class_"] == class_).to_numpy()
-    everything = select(facts, rows)
+def _level(facts: RunData, plan: LevelPlan, objectives: Objectives) -> _Level:
+    everything = select(facts, (facts.requests["level"] == plan.level).to_numpy())
+    windows = windows_of(plan, everything)
     return _Level(
         plan=plan,
-        class_=class_,
+        class_=None,
         windows=windows,
         everything=everything,
-        due=select(everything, everything.requests["in_window"].to_numpy()),
+        due=_due(everything),
         objectives=objectives,
+        steadiness=steadiness(plan, windows, everything),
     )
+
+
+def _classes(level: _Level) -> Iterator[_Level]:
+    """Yield each class of a mix by itself, in the level's windows; none without classes."""
+    column = level.everything.requests["class_"]
+    for name in sorted(set(column.dropna().astype(str))):
+        mine = select(level.everything, (column == name).to_numpy())
+        yield replace(level, class_=name, everything=mine, due=_due(mine))
+
+
+def _due(everything: RunData) -> RunData:
+    return select(everything, everything.requests["in_window"].to_numpy())
 
 
 def _level_summary(level: _Level) -> LevelSummary:
-    plan, due = level.plan, level.due.requests
+    plan = level.plan
     reasons = sorted({str(entry.get("stop_reason") or "") for entry in plan.rounds} - {""})
     figures: dict[str, Any] = {
-        **_counts(due),
-        **_distributions(level.due),
+        **_counts(level.due.requests),
+        **_distributions(level),
         **_tokens(level.due),
+        **_prompts(level),
         **_held_against_objectives(level),
         **_client(level),
     }
+    rated = _rates(level)
     return LevelSummary(
         level=plan.level,
         label=plan.label,
         class_=level.class_,
         concurrency=plan.concurrency,
         rate=plan.rate,
+        sessions=asked_level(level.due.manifest, plan.level).get("sessions"),
         rounds=len(plan.rounds),
         window_s=rates.window_s(level.windows),
         stop_reason=", ".join(reasons) or None,
+        warmup_requests=int((level.everything.requests["phase"] == Phase.WARMUP).sum()),
+        records=len(level.everything.requests),
+        arrivals_told=_arrivals_told(level),
+        steadiness=level.steadiness,
+        uncut=_uncut(level),
+        by_round=by_round(plan, level.everything),
+        roofline_share=_roofline_share(level, rated),
         **figures,
-        **_rates(level, figures["tpot"].mean),
+        **rated,
+    )
+
+
+def _distributions(level: _Level) -> dict[str, Distribution]:
+    found = distributions(level.due)
+    if level.steadiness.verdict == SATURATED:
+        return withheld(found)
+    rounds = level.due.requests["round"]
+    numbers = [entry.get("round", 0) for entry in level.plan.rounds]
+    parts = [select(level.due, (rounds == number).to_numpy()) for number in numbers]
+    return widened_by_rounds(found, parts)
+
+
+def _arrivals_told(level: _Level) -> int | None:
+    """Return how many arrivals the run itself counted; None for a class, or where it says not."""
+    told = [entry.get("arrivals") for entry in level.plan.rounds]
+    if level.class_ is not None or not all(isinstance(number, int) for number in told):
+        return None
+    return sum(int(number or 0) for number in told)
+
+
+def _uncut(level: _Level) -> Uncut | None:
+    """Return the main figures over all of ``measure``, where W is not all of it."""
+    if not any(window.cut_ns for window in level.windows):
+        return None
+    windows = [replace(window, start_ns=window.measure_ns) for window in level.windows]
+    everything = level.everything.with_requests(without_cut(level.everything, level.windows))
+    due = _due(everything)
+    found = {name: times(due.requests, name) for name in ("ttft", "tpot", "e2e")}
+    if level.steadiness.verdict == SATURATED:
+        found = withheld(found)
+    return Uncut(
+        window_s=rates.window_s(windows),
+        arrivals=len(due.requests),
+        requests_per_s=rates.per_second(rates.requests_ended_ok(everything), windows),
+        output_tokens_per_s=rates.per_second(rates.output_tokens(everything), windows),
+        **found,
     )
 
 
@@ -171,7 +210,7 @@ def _counts(due: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _rates(level: _Level, mean_tpot_ms: float | None) -> dict[str, Any]:
+def _rates(level: _Level) -> dict[str, Any]:
     everything, windows = level.everything, level.windows
     ok = (everything.requests["outcome"] == Outcome.OK).to_numpy()
     output, fed = rates.output_tokens(everything), rates.input_tokens(everything)
@@ -180,40 +219,16 @@ def _rates(level: _Level, mean_tpot_ms: float | None) -> dict[str, Any]:
     known = [int(peak) for peak in peaks if peak is not None and level.class_ is None]
     return {
         "requests_per_s": rates.per_second(rates.requests_ended_ok(everything), windows),
+        "requests_per_s_between_ends": rates.requests_between_ends(everything),
         "output_tokens_per_s": per_s,
         "output_tokens_per_s_ok": rates.per_second(rates.output_tokens(everything, of=ok), windows),
         "total_tokens_per_s": None if fed is None else rates.per_second(output + fed, windows),
-        "implied_concurrency": rates.implied_concurrency(per_s, mean_tpot_ms),
+        "implied_concurrency": rates.implied_concurrency(
+            per_s, times(level.due.requests, "tpot").mean
+        ),
         "in_flight_mean": rates.mean_in_flight(everything, windows),
         "in_flight_peak": max(known) if known else rates.peak_in_flight(everything),
     }
-
-
-def _distributions(due: RunData) -> dict[str, Distribution]:
-    requests = due.requests
-    found = {name: _times(requests, name) for name in TIMES}
-    in_order = requests.sort_values("due_ns", kind="stable")
-    for name in CLIENT_TIMES:  # whatever became of the request, the client sent it so late
-        found[name] = distribution(in_order[f"{name}_ns"].to_numpy() / NS_PER_MS)
-    for name in SPEEDS:
-        found[name] = distribution(samples_of(requests, name).values)
-    failures = int(failed(requests).sum())
-    for name in ("ttft", "e2e"):
-        samples = samples_of(requests, f"{name}_ns")
-        found[f"{name}_failures_infinite"] = with_failures(
-            samples.values / NS_PER_MS, at_least=samples.at_least / NS_PER_MS, failures=failures
-        )
-    seen = requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
-    gaps = legal_gaps(due)
-    gaps = gaps[seen[gaps["row"]]]
-    found["itl"] = pooled_gaps_ms(gaps["gap_ns"].to_numpy(dtype=np.float64), gaps["row"].to_numpy())
-    found["user_lag"] = without_intervals(due.reads["lag_ns"].to_numpy() / NS_PER_MS)
-    return found
-
-
-def _times(requests: pd.DataFrame, name: str) -> Distribution:
-    samples = samples_of(requests, f"{name}_ns")
-    return distribution(samples.values / NS_PER_MS, at_least=samples.at_least / NS_PER_MS)
 
 
 def _tokens(due: RunData) -> dict[str, Any]:
@@ -232,15 +247,48 @@ def _tokens(due: RunData) -> dict[str, Any]:
     }
 
 
+def _prompts(level: _Level) -> dict[str, Any]:
+    requests = level.due.requests
+    manifest = level.due.manifest
+    hashed = requests[requests["prompt_hash"].notna()]
+    servers = [dict(entry.get("server") or {}) for entry in level.plan.rounds]
+    told = [one["cached_input_share"] for one in servers if "cached_input_share" in one]
+    return {
+        "prompt_overhead": template_tokens(manifest),
+        "unasked_tokens": unasked_tokens(manifest),
+        "asked_cached_share": asked_cached_share(manifest, requests),
+        "repeated_prompts": float(hashed["repeated"].mean()) if len(hashed) else None,
+        "cached_input_share_server": max(map(float, told)) if told else None,
+    }
+
+
+def _roofline_share(level: _Level, figures: dict[str, Any]) -> float | None:
+    """Return output tok/s over the roofline's; None where model and GPU are not known."""
+    facts = facts_of(level.due.manifest)
+    measured_rate, flying = figures["output_tokens_per_s"], figures["in_flight_mean"]
+    if facts is None or measured_rate is None or not flying or level.class_ is not None:
+        return None
+    ok = level.due.requests
+    context = ok["reported_input"].fillna(ok["asked_input"]) + ok["output_tokens"] / 2
+    if not context.notna().any():
+        return None
+    batch = Batch(sequences=flying, context_tokens=float(context.mean()))
+    return float(measured_rate / most_tokens_per_s(facts, batch))
+
+
 def _held_against_objectives(level: _Level) -> dict[str, Any]:
-    together = judged_together(level.due, level.objectives)
-    every = judged_together(level.everything, level.objectives)
+    together = judged_by_class(level.due, level.objectives)
+    every = judged_by_class(level.everything, level.objectives)
     good = None
     if every is not None:
         ended = rates.requests_ended_ok(level.everything, of=every == HIT)
         good = rates.per_second(ended, level.windows)
+    mine = level.objectives.of(level.class_)
+    results = [verdict(level.due, objective) for objective in mine]
+    if level.steadiness.verdict == SATURATED:
+        results = [unsettled(result) for result in results]
     return {
-        "objectives": [verdict(level.due, objective) for objective in level.objectives],
+        "objectives": results,
         "attainment": None if together is None else attainment(together),
         "goodput": good,
     }

@@ -240,13 +240,7 @@ def measured(run: RunData) -> RunData:
     requests["per_request_rate"] = per_request_rate(requests)
     requests["buffered"] = buffered(run)
     requests["internal_errors"] = negative
-    return RunData(
-        manifest=run.manifest,
-        requests=requests,
-        chunks=run.chunks,
-        reads=run.reads,
-        warnings=run.warnings,
-    )
+    return run.with_requests(requests)
 
 
 def _on_new(requests: pd.DataFrame, time: "pd.Series[Any]") -> "pd.Series[Any]":

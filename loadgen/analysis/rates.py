@@ -6,6 +6,7 @@ phases, with their windows (``window.placed``) and metrics (``per_request.measur
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,53 @@ def requests_ended_ok(level: RunData, of: Flags | None = None) -> int:
     return int((ended if of is None else ended & of).sum())
 
 
+def requests_between_ends(level: RunData) -> float | None:
+    """Return (n - 1) / (last end - first end) of the ok requests that ended in W, per second.
+
+    Where the window begins empty, requests / window counts the time before the first answer as
+    well; this rate does not. Rounds add up: Σ(n - 1) / Σ(last - first).
+    """
+    requests = level.requests
+    ok = (requests["outcome"] == Outcome.OK).to_numpy()
+    ended = requests[within(requests, requests["end_ns"]) & ok]
+    if ended.empty:
+        return None
+    ends = ended.groupby("round")["end_ns"]
+    span = float((ends.max() - ends.min()).sum())
+    return float((ends.size() - 1).sum()) / span * NS_PER_S if span > 0 else None
+
+
 def output_tokens(level: RunData, of: Flags | None = None) -> float:
     """Count the tokens that arrived in W, each by its own time.
 
     A chunk of unknown size counts n_streamed / chunks; a whole JSON answer arrives at its end.
     ``of`` narrows the requests (those that ended ok).
     """
+    return float(_arrived(level, of).tokens.sum())
+
+
+def output_in_slices(level: RunData, slices: int) -> Floats:
+    """Return the output tok/s in equal slices of W; of several rounds, slice by slice together."""
+    arrived = _arrived(level, None)
+    start = level.requests["window_start_ns"].to_numpy()[arrived.row]
+    length = level.requests["window_end_ns"].to_numpy()[arrived.row] - start
+    place = np.ceil((arrived.at_ns - start) / length * slices).astype(np.int64) - 1
+    tokens = np.bincount(np.clip(place, 0, slices - 1), arrived.tokens, minlength=slices)
+    windows = level.requests[["round", "window_start_ns", "window_end_ns"]].drop_duplicates()
+    total = float((windows["window_end_ns"] - windows["window_start_ns"]).sum()) / NS_PER_S
+    return tokens / (total / slices) if total else np.zeros(slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrived:
+    """Tokens as they arrived in W: when, how many at once, and whose (row of the request)."""
+
+    at_ns: Floats
+    tokens: Floats
+    row: "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+def _arrived(level: RunData, of: Flags | None) -> _Arrived:
     requests = level.requests
     rows = row_of_each_chunk(level)
     share = requests["streamed_tokens"] / requests["chunks"].where(requests["chunks"] > 0)
@@ -57,7 +99,13 @@ def output_tokens(level: RunData, of: Flags | None = None) -> float:
     at_end = whole.to_numpy() & within(requests, requests["end_ns"])
     if of is not None:
         arrived, at_end = arrived & of[rows], at_end & of
-    return float(np.nansum(size[arrived]) + requests["streamed_tokens"][at_end].sum())
+    at = level.chunks["at_ns"].to_numpy(dtype=np.float64)[arrived]
+    sizes = np.concatenate((size[arrived], requests["streamed_tokens"].to_numpy()[at_end]))
+    return _Arrived(
+        at_ns=np.concatenate((at, requests["end_ns"].to_numpy()[at_end])),
+        tokens=np.nan_to_num(sizes),
+        row=np.concatenate((rows[arrived], np.flatnonzero(at_end))),
+    )
 
 
 def input_tokens(level: RunData) -> float | None:

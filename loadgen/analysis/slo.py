@@ -5,7 +5,8 @@ judged by counting requests, after MLPerf LoadGen's early stopping; one on ``itl
 quantile against its interval; ``errors`` is the plain ratio over the level.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from loadgen.analysis.stats import (
 )
 from loadgen.analysis.summary import ObjectiveResult
 from loadgen.analysis.table import RunData
+from loadgen.errors import UsageError
 from loadgen.record import Outcome
 from loadgen.scenario.objective import Objective, effective_objectives, parse_objective
 from loadgen.units import NS_PER_MS
@@ -35,6 +37,51 @@ Judgements = np.ndarray[Any, np.dtype[np.int8]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 HIT, OUT, MISS = 1, 0, -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """What a run is held to: by all of its requests, and by each class of a mix."""
+
+    common: tuple[Objective, ...]
+    by_class: Mapping[str, tuple[Objective, ...]] = field(default_factory=dict)
+
+    def of(self, class_: str | None) -> tuple[Objective, ...]:
+        """Return those of one class, None = the whole.
+
+        A class's own replace the common ones on the same metric; the others hold for it, too.
+        """
+        own = self.by_class.get(class_ or "", ())
+        taken = {objective.metric for objective in own}
+        return (*own, *(one for one in self.common if one.metric not in taken))
+
+
+def objectives_of(manifest: Mapping[str, Any]) -> Objectives:
+    """Read the objectives of a run and of its classes; UsageError where one cannot be read."""
+    scenario = manifest.get("scenario") or {}
+    try:
+        common = effective_objectives(tuple(map(str, scenario.get("objectives") or ())))
+        mix = scenario.get("mix") or []
+        by_class = {
+            str(part["name"]): tuple(map(parse_objective, part.get("objectives") or ()))
+            for part in mix
+            if isinstance(part, Mapping) and part.get("name")
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"manifest.json: scenario.objectives: {error}") from error
+    return Objectives(common=common, by_class=by_class)
+
+
+def judged_by_class(level: RunData, objectives: Objectives) -> Judgements | None:
+    """Hold each request against all objectives of its own class; None where there is none."""
+    classes = level.requests["class_"].to_numpy()
+    found = judged_together(level, objectives.common)
+    for name, own in objectives.by_class.items():
+        mine = judged_together(level, objectives.of(name)) if own else None
+        if mine is not None:
+            others = np.zeros(len(classes), dtype=np.int8) if found is None else found
+            found = np.where(classes == name, mine, others).astype(np.int8)
+    return found
 
 
 def judged(level: RunData, objective: Objective) -> Judgements:
@@ -93,6 +140,17 @@ def verdict(level: RunData, objective: Objective) -> ObjectiveResult:
             return _verdict_on_gaps(level, objective)
         case _:
             return _verdict_on_requests(level, objective)
+
+
+def unsettled(result: ObjectiveResult) -> ObjectiveResult:
+    """Return the verdict on a saturated level: no time is met while the queue grows.
+
+    A longer level would have missed it; the value would tell only how long this one was.
+    """
+    if result.objective.split()[:1] == ["errors"]:
+        return result
+    word = "unclear" if result.verdict == "met" else result.verdict
+    return replace(result, verdict=word, value=None, needed=None)
 
 
 def _verdict_on_errors(requests: pd.DataFrame, objective: Objective) -> ObjectiveResult:

@@ -6,6 +6,7 @@ Pure functions of numbers. scipy.special is imported where it is used: it costs 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 CONFIDENCE = 0.95
+LEAST_FOR_TREND = 50
+TREND_BATCHES = 10
+_LEAST_BATCHES = 10
+_LEAST_ROUNDS = 3
 _RESAMPLES = 400
 _GROUPS = 500
 _BINS = 4096
@@ -41,6 +46,20 @@ class Truncation:
 
     cut: int
     steady: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A line through a series: its value at the start, its growth to the end, the slope's t."""
+
+    start: float
+    growth: float
+    t: float
+
+    @property
+    def share(self) -> float | None:
+        """Growth as a share of the start; None where the line starts at or below zero."""
+        return self.growth / self.start if self.start > 0 else None
 
 
 def least_n(quantile: float) -> int:
@@ -99,20 +118,93 @@ def interval_ranks(n: float, quantile: float, *, of: int | None = None) -> Ranks
 
 
 def effective_n(values: Floats) -> float:
-    """Return n·(1 - ρ₁)/(1 + ρ₁): how many independent samples a series is worth.
+    """Return how many independent samples a series is worth: n·(1 - ρ₁)/(1 + ρ₁), or fewer.
 
     ρ₁ is the lag-one autocorrelation in the order given. It counts only where it is larger than
-    chance makes it (one-sided 95 %: 1.645/√n); otherwise the answer is n.
+    chance makes it (one-sided 95 %: 1.645/√n); otherwise the answer is n. Memory that is weak from
+    one sample to the next but long (a queue before several servers) hides from ρ₁: where the means
+    of batches of √n samples spread clearly wider than independent samples would, their spread
+    decides.
     """
     n = len(values)
     if n < 3 or not np.isfinite(values).all() or values.max() == values.min():
         return float(n)
     centred = values - values.mean()
+    worth = n * _worth_of_one(centred)
+    size = math.isqrt(n)
+    number = n // size
+    if number < _LEAST_BATCHES:
+        return worth
+    means = centred[: number * size].reshape(number, size).mean(axis=1)
+    spread = float(means.var(ddof=1))
+    if spread == 0:
+        return worth
+    by_batches = n * float(centred.var(ddof=1)) / (size * spread) * _worth_of_one(means)
+    by_chance = 1 + 1.645 * math.sqrt(2 / (number - 1))
+    return by_batches if by_batches * by_chance < worth else worth
+
+
+def _worth_of_one(values: Floats) -> float:
+    """Return (1 - ρ₁)/(1 + ρ₁), or 1 where ρ₁ is no larger than chance makes it."""
+    centred = values - values.mean()
     spread = float(np.dot(centred, centred))
+    if spread == 0:
+        return 1.0
     rho = float(np.dot(centred[1:], centred[:-1])) / spread
-    if rho <= 1.645 / math.sqrt(n):
-        return float(n)
-    return n * (1 - rho) / (1 + rho)
+    return 1.0 if rho <= 1.645 / math.sqrt(len(values)) else (1 - rho) / (1 + rho)
+
+
+@cache
+def least_for_interval(quantile: float) -> int:
+    """Return the independent samples from which a percentile has an interval: 6, 36, 72, 368."""
+    n = 2
+    while interval_ranks(n, quantile) is None:
+        n += 1
+    return n
+
+
+def t_interval(values: Floats) -> Interval | None:
+    """Return mean ± t·s/√k, 95 %: of a few independent values, one from each round; None under 3.
+
+    t from Student's distribution with k - 1 degrees of freedom.
+    """
+    k = len(values)
+    if k < _LEAST_ROUNDS or not np.isfinite(values).all():
+        return None
+    half = student_t(k - 1, 1 - (1 - CONFIDENCE) / 2) * float(values.std(ddof=1)) / math.sqrt(k)
+    mean = float(values.mean())
+    return Interval(low=mean - half, high=mean + half)
+
+
+def student_t(freedom: float, share: float) -> float:
+    """Return the quantile of Student's t distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def trend(at: Floats, values: Floats) -> Trend | None:
+    """Fit a line through the means of 10 equal batches; None under 50 samples.
+
+    Batches make neighbours that resemble one another count once; t is the slope over its error,
+    with 8 degrees of freedom.
+    """
+    size = len(values) // TREND_BATCHES
+    if len(values) < LEAST_FOR_TREND:
+        return None
+    kept = size * TREND_BATCHES
+    x = at[:kept].reshape(TREND_BATCHES, size).mean(axis=1)
+    y = values[:kept].reshape(TREND_BATCHES, size).mean(axis=1)
+    x_off, y_off = x - x.mean(), y - y.mean()
+    squares = float(np.dot(x_off, x_off))
+    if squares == 0:
+        return None
+    slope = float(np.dot(x_off, y_off)) / squares
+    rest = y_off - slope * x_off
+    error = math.sqrt(float(np.dot(rest, rest)) / (TREND_BATCHES - 2) / squares)
+    level = float(y.mean() + slope * (at[0] - x.mean()))
+    t = slope / error if error > 1e-12 * abs(slope) else math.copysign(math.inf, slope)
+    return Trend(start=level, growth=slope * float(at[-1] - at[0]), t=0.0 if slope == 0 else t)
 
 
 def wilson(hits: int, n: int, *, confidence: float = CONFIDENCE) -> Interval | None:

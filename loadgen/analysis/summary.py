@@ -14,12 +14,14 @@ class Quantile:
     value is None where n is too small to print it (P95 from 20, P99 from 100).
     low, high: the two-sided 95 % interval; both None where n is too small for one, high alone
         None where the interval is open above (it ends among censored requests or failures).
+    by_rounds: the interval is the t interval over the rounds' own values, the wider of the two.
     """
 
     value: float | None = None
     above: bool = False
     low: float | None = None
     high: float | None = None
+    by_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +30,15 @@ class Distribution:
 
     censored: how many of the n are known only from below (unfinished requests at their age;
         failures in the set that counts them as +∞); mean and max are then lower bounds, too.
+    effective_n: how many independent samples the n are worth; None where it was not asked.
+    withheld: the queue grew as long as the level lasted, so that the percentiles, which would
+        tell its length and nothing else, are left out.
     """
 
     n: int = 0
     censored: int = 0
+    effective_n: float | None = None
+    withheld: bool = False
     mean: float | None = None
     min: float | None = None
     max: float | None = None
@@ -71,14 +78,89 @@ class Check:
 
     bound: what ``value`` was held against: the bound it crossed, or the nearest where it passed.
     text: what it means and what to do; empty where it passed.
+    about: whose part is tested: the client's, or the measurement's as a whole (load, samples,
+        prompts, steadiness).
     """
 
     name: str
     verdict: str  # pass, warn, fail
     value: float
     bound: float
-    unit: str  # ms, or "" for a share of 1
+    unit: str  # ms, s, requests; or "" for a share of 1
     text: str = ""
+    about: str = "client"  # client, measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steadiness:
+    """Whether a level was steady, and what was left out until it was.
+
+    truncation: mser-5; off (the scenario forbids it); too few (under 50 requests: nothing cut);
+        load varies (segments: there is no steady state to find).
+    settled: False where MSER-5 found no place from which TTFT and in flight are steady (d* at
+        m/2); then it cut nothing for that series.
+    verdict: steady; drift (something rose or fell steadily); saturated (the queue grew as long as
+        the level lasted); unknown (too few requests to tell).
+    drifting: what drifts, in the words of the report.
+    ttft_change, tpot_change: growth of a fitted line as a share of its start, over all of measure
+        where that drifts, else over W.
+    in_system_growth: how many more requests were in the system at the end of measure.
+    thirds: output tok/s in each third of measure; thirds_change: (last - first) / first.
+    """
+
+    truncation: str = "too few"
+    cut_s: float = 0.0
+    cut_requests: int = 0
+    settled: bool = True
+    verdict: str = "unknown"
+    drifting: list[str] = field(default_factory=list)
+    ttft_change: float | None = None
+    tpot_change: float | None = None
+    in_system_growth: float | None = None
+    thirds: list[float] = field(default_factory=list)
+    thirds_change: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncut:
+    """The figures of a level without MSER-5's cut: all of ``measure``."""
+
+    window_s: float | None = None
+    arrivals: int = 0
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    ttft: Distribution = field(default_factory=Distribution)
+    tpot: Distribution = field(default_factory=Distribution)
+    e2e: Distribution = field(default_factory=Distribution)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
+    """The main figures of one level in one round; times in ms."""
+
+    round: int
+    window_s: float | None = None
+    arrivals: int = 0
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    ttft_p50: float | None = None
+    ttft_p95: float | None = None
+    tpot_p50: float | None = None
+    e2e_p50: float | None = None
+    e2e_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One question of the card of conditions, answered.
+
+    source: discovered (the server or the machine told), declared (the scenario's ``conditions``),
+        measured, or unknown.
+    """
+
+    question: str
+    text: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +172,23 @@ class LevelSummary:
     class_: str | None = None  # a class of a mix; None = all together
     concurrency: int | None = None
     rate: float | None = None
+    sessions: int | None = None  # conversations under way at once; concurrency is then a cap
     rounds: int = 1
     window_s: float | None = None  # total length of the windows W
     stop_reason: str | None = None  # time, count, interrupted, abort, ...
-    arrivals: int = 0  # due in measure
-    outcomes: dict[str, int] = field(default_factory=dict)  # of arrivals due in measure
+    arrivals: int = 0  # due in W
+    outcomes: dict[str, int] = field(default_factory=dict)  # of arrivals due in W
     flags: dict[str, int] = field(default_factory=dict)
+    # what W leaves out, and how it went
+    warmup_requests: int = 0
+    records: int = 0  # of all phases
+    arrivals_told: int | None = None  # as the run itself counted them, all phases
+    steadiness: Steadiness = field(default_factory=Steadiness)
+    uncut: Uncut | None = None  # where MSER-5 cut something
+    by_round: list[RoundFigures] = field(default_factory=list)  # where there are several
     # rates over W
     requests_per_s: float | None = None
+    requests_per_s_between_ends: float | None = None  # (n - 1) / (last end - first end)
     output_tokens_per_s: float | None = None
     output_tokens_per_s_ok: float | None = None
     total_tokens_per_s: float | None = None
@@ -132,7 +223,13 @@ class LevelSummary:
     asked_input_mean: float | None = None
     asked_output_mean: float | None = None
     cached_input_share: float | None = None
+    cached_input_share_server: float | None = None  # by the server's own counters
+    asked_cached_share: float = 0.0  # by a shared prefix, a wanted share, or turns
+    prompt_overhead: float | None = None  # tokens that the template adds, by a probe
+    unasked_tokens: float = 0.0  # of these, what the length asked for leaves out
+    repeated_prompts: float | None = None  # share of prompts that the run had sent before
     tokens_per_chunk: float | None = None
+    roofline_share: float | None = None  # output tok/s over the most that memory allows
     token_sources: dict[str, int] = field(default_factory=dict)
     finish_reasons: dict[str, int] = field(default_factory=dict)
     # failures and objectives
@@ -149,7 +246,7 @@ class LevelSummary:
     internal_errors: int = 0  # negative durations found and withheld
     client: dict[str, Any] = field(default_factory=dict)  # the manifest's figures for this level
     invalid: str | None = None  # why the level must not be used (client_fault)
-    checks: list[Check] = field(default_factory=list)  # of the client; see ``checks``
+    checks: list[Check] = field(default_factory=list)  # see ``checks`` and ``soundness``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,4 +276,5 @@ class Summary:
     by_class: list[LevelSummary] = field(default_factory=list)
     objectives: list[str] = field(default_factory=list)
     slowest: list[SlowRequest] = field(default_factory=list)
+    conditions: list[Answer] = field(default_factory=list)  # the six questions
     warnings: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ every integer up to 2**53, which is 104 days.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,10 @@ class RunData:
     chunks: pd.DataFrame
     reads: pd.DataFrame
     warnings: list[str] = field(default_factory=list)
+
+    def with_requests(self, requests: pd.DataFrame) -> "RunData":
+        """Return the run with other columns of the same requests."""
+        return replace(self, requests=requests)
 
 
 def read_run(directory: Path) -> RunData:

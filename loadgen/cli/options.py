@@ -3,6 +3,7 @@
 Only click and the exceptions are imported at the top: ``--help`` stays cheap.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,13 +36,14 @@ _PLAIN = {
     "input_tokens": ("prompts", "input_tokens"),
     "output_tokens": ("prompts", "output_tokens"),
     "shared_prefix_tokens": ("prompts", "shared_prefix_tokens"),
+    "turns": ("prompts", "turns"),
     "drain": ("each_level", "drain"),
     "rounds": ("rounds",),
     "retries": ("limits", "retries"),
     "seed": ("seed",),
     "nonce": ("nonce",),
 }
-_OF_RATE_LEVELS = ("arrivals", "max_in_flight", "at_cap")
+_OF_RATE_LEVELS = ("arrivals", "burstiness", "max_in_flight", "at_cap")
 
 
 def refuse_key(command: Decorated) -> Decorated:
@@ -93,7 +95,13 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         help="Requests in flight, a level for each number. [1,8,16,32 without a scenario]",
     ),
     click.option("--rate", metavar="R,R…", help="Arrivals per second in place of -c: 4/s, 90/min."),
-    click.option("--arrivals", metavar="KIND", help="With --rate: poisson (default) or constant."),
+    click.option("--arrivals", metavar="KIND", help="With --rate: poisson, constant or gamma."),
+    click.option(
+        "--burstiness",
+        type=float,
+        metavar="SHAPE",
+        help="With --rate: gamma gaps of this shape; below 1 in bursts, 1 is poisson.",
+    ),
     click.option("--max-in-flight", type=int, metavar="N", help="With --rate: the most at once."),
     click.option("--at-cap", metavar="POLICY", help="With --rate, when all are taken: wait, drop."),
     click.option(
@@ -104,8 +112,15 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--output-tokens",
         metavar="N",
-        help="Length of the answers, likewise. [128 without a scenario]",
+        help="Length of the answers, likewise, or natural. [128 without a scenario]",
     ),
+    click.option(
+        "--dataset",
+        metavar="FILE",
+        help="Send the prompts of this file (JSONL, JSON, CSV), in place of made ones.",
+    ),
+    click.option("--turns", metavar="N", help="Conversations of so many turns: 3, or 5±2."),
+    click.option("--think-time", metavar="T", help="Pause before each next turn: 2s, or 2s±500ms."),
     click.option("--shared-prefix-tokens", type=int, metavar="N", help="Equal in all prompts."),
     click.option("--requests", type=int, metavar="N", help="Measure N requests in each level."),
     click.option(
@@ -123,6 +138,14 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         metavar="TEXT",
         help="'ttft p95 <= 500ms', 'errors <= 1%'; can be repeated.",
     ),
+    click.option(
+        "--abort-if",
+        "abort_if",
+        multiple=True,
+        metavar="TEXT",
+        help="Stop early: 'errors > 50% over 10s', 'ttft p95 > 10s over 30s'; can be repeated.",
+    ),
+    click.option("--workers", metavar="N", help="Processes that share the load, or auto. [1]"),
     click.option(
         "--header",
         "headers",
@@ -185,11 +208,13 @@ def settings_of(options: Mapping[str, Any]) -> list["Setting | Problem"]:
     """
     from loadgen.scenario.settings import EACH, Setting
 
-    found: list[Setting | Problem] = [
+    found: list[Setting | Problem] = [*_dataset(options)]
+    found += [
         Setting(path=path, value=_length(options[name]), origin=_flag(name))
         for name, path in _PLAIN.items()
         if options[name] is not None
     ]
+    found += _pauses_and_workers(options)
     found += _levels(options)
     found += [
         Setting(path=("levels", EACH, name), value=options[name], origin=_flag(name), where="rate")
@@ -199,9 +224,9 @@ def settings_of(options: Mapping[str, Any]) -> list["Setting | Problem"]:
     found += _phases(options)
     found += [_header(text) for text in options["headers"]]
     found += [_limit(text) for text in options["limits"]]
-    if options["objectives"]:
-        objectives = list(options["objectives"])
-        found.append(Setting(path=("objectives",), value=objectives, origin="--objective"))
+    for name, flag in (("objectives", "--objective"), ("abort_if", "--abort-if")):
+        if options[name]:
+            found.append(Setting(path=(name,), value=list(options[name]), origin=flag))
     return found
 
 
@@ -220,6 +245,33 @@ def _length(value: object) -> object:
         return {"mean": float(match[1]), "spread": float(match[2])} if match else value
     except ValueError:
         return value
+
+
+def _dataset(options: Mapping[str, Any]) -> list["Setting"]:
+    """Put a dataset in place of the prompts; its path is told from the scenario's own directory."""
+    from loadgen.scenario.settings import Setting
+
+    if options["dataset"] is None:
+        return []
+    file = options["dataset"]
+    if options["file"] is not None:
+        file = os.path.relpath(file, options["file"].parent)
+    value = {"source": "dataset", "file": file}
+    return [Setting(path=("prompts",), value=value, origin="--dataset")]
+
+
+def _pauses_and_workers(options: Mapping[str, Any]) -> list["Setting"]:
+    from loadgen.scenario.settings import Setting
+
+    found = []
+    if options["think_time"] is not None:
+        mean, *spread = (part.strip() for part in re.split(r"±|\+-|\+/-", options["think_time"]))
+        value = {"mean": mean, "spread": spread[0]} if len(spread) == 1 else options["think_time"]
+        found.append(Setting(path=("prompts", "think_time"), value=value, origin="--think-time"))
+    if options["workers"] is not None:
+        number = _number(options["workers"])
+        found.append(Setting(path=("workers",), value=number, origin="--workers"))
+    return found
 
 
 def _levels(options: Mapping[str, Any]) -> list["Setting"]:

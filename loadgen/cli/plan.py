@@ -11,7 +11,7 @@ from loadgen.cli.options import scenario_arguments, scenario_from
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
-    from loadgen.workload.plan import PlannedLevel
+    from loadgen.workload.plan import PlannedLevel, PlannedPrompt
 
 _COLUMNS = ("level", "warm-up", "measure", "requests", "tokens in", "tokens out", "time")
 
@@ -34,23 +34,44 @@ def command(only_hash: bool, **options: Any) -> None:  # noqa: ANN401 - click's 
 
 def render_plan(scenario: "Scenario") -> str:
     """Write the whole plan as text: a scenario file, then comments on it."""
-    from loadgen.workload.plan import first_prompts, plan_hash, plan_level
+    from loadgen.workload.plan import (
+        first_prompts,
+        plan_hash,
+        plan_levels,
+        plan_warnings,
+        source_without_nonce,
+    )
 
-    levels = [plan_level(scenario, index) for index in range(len(scenario.levels))]
+    source = source_without_nonce(scenario)
+    levels = plan_levels(scenario, source)
     lines = ["", "Levels" if scenario.rounds == 1 else f"Levels, {scenario.rounds} rounds of them"]
     lines += _table([_COLUMNS, *(_row(level) for level in levels)])
     lines += [_total(scenario, levels), "", "First prompts"]
-    for prompt in first_prompts(scenario):
-        lines.append(
-            f"  {scenario.levels[prompt.level].label}, no. {prompt.number + 1}: "
-            f"{prompt.input_tokens} tokens in, {prompt.output_tokens} out"
-        )
-        lines.append(f"    {prompt.text}")
-    fresh = "drawn anew for each run" if scenario.nonce == "fresh" else "none: every run the same"
+    for prompt in first_prompts(scenario, source):
+        lines += [f"  {_head(scenario, prompt)}", f"    {prompt.text}"]
     lines += ["", f"Sent to  {_endpoint(scenario)}", f"Seed     {scenario.seed}"]
-    lines += [f"Nonce    {fresh}", f"Hash     {plan_hash(scenario)}"]
+    lines += [f"Nonce    {_nonce(scenario)}", f"Hash     {plan_hash(scenario, source)}"]
+    lines += [f"Warning  {text}" for text in plan_warnings(scenario, source)]
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     return f"{_yaml(scenario.public_dict())}{comments}"
+
+
+def _head(scenario: "Scenario", prompt: "PlannedPrompt") -> str:
+    """Say which prompt it is, and how long it and its answer are to be."""
+    of_class = f" ({prompt.class_})" if prompt.class_ else ""
+    asked = "as it is" if prompt.input_tokens is None else f"{prompt.input_tokens} tokens in"
+    answer = "natural length" if prompt.output_tokens is None else str(prompt.output_tokens)
+    label = scenario.levels[prompt.level].label
+    return f"{label}, no. {prompt.number + 1}{of_class}: {asked}, {answer} out"
+
+
+def _nonce(scenario: "Scenario") -> str:
+    if scenario.nonce == "fixed":
+        return "none: every run the same"
+    made = any(prompts.source == "synthetic" for _, prompts in scenario.classes)
+    kept = any(prompts.source == "dataset" for _, prompts in scenario.classes)
+    own = "a dataset is sent as it is: a second run meets the server's prefix cache"
+    return "; ".join(["drawn anew for each run"] * made + [own] * kept)
 
 
 def _yaml(tree: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """``loadgen selftest``: what this machine can measure, found out against a simulator."""
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,14 @@ _HEADINGS = (
 )  # fmt: skip
 
 
+def _streams(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) if part.strip().isdecimal() else 0 for part in value.split(","))
+    if not all(0 < small < large for small, large in pairwise((*numbers, 2**31))):
+        text = "give numbers of streams, each larger than the one before: 32,256,1024"
+        raise click.BadParameter(text, ctx=ctx, param=param)
+    return numbers
+
+
 @click.command("selftest")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON in place of the table.")
 @click.option(
@@ -26,13 +35,21 @@ _HEADINGS = (
     metavar="N",
     help="How long each of the loads is measured.",
 )
-def command(as_json: bool, seconds: float) -> None:
+@click.option(
+    "--streams",
+    default="32,128,256,512,1024",
+    show_default=True,
+    metavar="N,N…",
+    callback=_streams,
+    help="The loads: streams at once, 50 chunks/s each.",
+)
+def command(as_json: bool, seconds: float, streams: tuple[int, ...]) -> None:
     """Say what this machine can measure: stamps, lags and CPU on a ladder of loads.
 
     A simulator runs in a process of its own and states when it sent each chunk; the client
     measures it as it would any server. Takes under half a minute; nothing is kept.
     """
-    from loadgen.run.selftest.ladder import SIMULATOR_FLAGS, STREAMS, climb
+    from loadgen.run.selftest.ladder import SIMULATOR_FLAGS, climb
     from loadgen.simulator.process import simulator_process
 
     with simulator_process(*SIMULATOR_FLAGS) as simulator:
@@ -40,7 +57,7 @@ def command(as_json: bool, seconds: float) -> None:
         def tell(text: str) -> None:
             click.echo(f"measured {text}", err=True)
 
-        found = climb(simulator.url, simulator.pid, seconds=seconds, tell=tell, streams=STREAMS)
+        found = climb(simulator.url, simulator.pid, seconds=seconds, tell=tell, streams=streams)
     click.echo(_json(found) if as_json else _table(found))
 
 

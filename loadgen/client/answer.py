@@ -81,7 +81,12 @@ class Answer:
     """
 
     def __init__(
-        self, *, endpoint: Endpoint, max_event_bytes: int, expects_many: bool = False
+        self,
+        *,
+        endpoint: Endpoint,
+        max_event_bytes: int,
+        expects_many: bool = False,
+        several_prompts: bool | None = None,
     ) -> None:
         self.complete = False
         self.error: StreamError | None = None
@@ -89,9 +94,12 @@ class Answer:
         self.events = 0
         self.chunks = 0
         self._decoder = EventDecoder(max_event_bytes)
-        self._usage = UsageLedger(endpoint=endpoint, expects_many=expects_many)
+        self._usage = UsageLedger(
+            endpoint=endpoint, expects_many=expects_many, several_prompts=several_prompts
+        )
         self._pieces: dict[int, list[str]] = {}  # generated text, by choice
         self._finishes: dict[int, str] = {}
+        self._unsaid: list[tuple[int, int]] = []  # pieces of choice 0 that are no visible text
         self._kinds: set[str] = set()  # other than content
         self._unsized: set[int] = set()  # choices with a chunk of unknown size
         self._flags: set[str] = set()
@@ -147,6 +155,14 @@ class Answer:
     def finished(self) -> bool:
         """Every choice that was seen has given its finish reason."""
         return bool(self._finishes) and self._pieces.keys() <= self._finishes.keys()
+
+    @property
+    def reply(self) -> str:
+        """The visible text of the first choice: what a history keeps of it."""
+        pieces = list(self._pieces.get(0, []))
+        for start, end in self._unsaid:
+            pieces[start:end] = [""] * (end - start)
+        return "".join(pieces)
 
     def facts(self, count: Callable[[str], int] | None = None) -> AnswerFacts:
         """Add up what was seen; ``count`` tokenises the joined text of each choice, once.
@@ -262,7 +278,10 @@ class Answer:
             pieces.append(delta["content"])
             kind = CONTENT if delta["content"] else ""
         else:
+            before = len(pieces)
             kind = _read_choice(choice, pieces)
+            if kind in (REASONING, TOOL) and index == 0:
+                self._unsaid.append((before, len(pieces)))
         ids = choice.get("token_ids")
         if ids:
             self._usage.take_ids(index, ids)

@@ -8,6 +8,7 @@ milliseconds or fire early.
 
 import asyncio
 import ctypes
+import heapq
 import os
 import sys
 import time
@@ -117,6 +118,43 @@ class Alarm:
         except BlockingIOError:  # set anew between expiry and this call
             return
         self._wake()
+
+
+class Sleepers:
+    """Many who sleep until instants of their own, woken by one alarm, precisely."""
+
+    def __init__(self) -> None:
+        self._alarm = Alarm(self._wake)
+        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    async def until(self, at_ns: int) -> None:
+        """Sleep until an instant, never waking before it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._heap, (at_ns, self._count, future))
+        self._alarm.set(self._heap[0][0])
+        await future
+
+    def wake_all(self) -> None:
+        """Wake everybody now."""
+        for _, _, future in self._heap:
+            if not future.done():
+                future.set_result(None)
+        self._heap = []
+
+    def close(self) -> None:
+        """Wake everybody and give the alarm back."""
+        self.wake_all()
+        self._alarm.close()
+
+    def _wake(self) -> None:
+        while self._heap and (self._heap[0][0] <= now_ns() or self._heap[0][2].done()):
+            future = heapq.heappop(self._heap)[2]
+            if not future.done():
+                future.set_result(None)
+        if self._heap:
+            self._alarm.set(self._heap[0][0])
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,7 @@ same way and decrypted from memory, so that the stamp is the arrival, not the de
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 import struct
@@ -30,6 +31,7 @@ class Connection:
     """A connected socket on the running loop. ``closed`` tells that nothing more can be sent."""
 
     __slots__ = (
+        "_ends_watch_on_error",
         "_loop",
         "_map",
         "_on_idle_close",
@@ -48,6 +50,7 @@ class Connection:
         self, sock: socket.socket, *, peer: str, realtime: RealtimeMap, tls: "TlsStream | None"
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._ends_watch_on_error = type(self._loop).__module__.startswith("uvloop")
         self._map = realtime
         self._tls = tls
         self._unsent: memoryview | None = None
@@ -155,12 +158,32 @@ class Connection:
             return
         if self._tls:
             self._readable_tls(data, stamp_ns, user_ns)
-            return
-        reply = self.reply
-        if reply is None:
+        elif self.reply is None:
             self._lost("eof", user_ns, None)  # bytes nobody asked for: not a usable connection
+        else:
+            self.reply.feed(stamp_ns, user_ns - stamp_ns, data)
+        if self._ends_watch_on_error and not self.closed:
+            self._look_for_reset()
+
+    def _look_for_reset(self) -> None:
+        """Learn of a reset that came together with data.
+
+        libuv ends its watch of a socket at the first error and tells once: told while data is
+        still to be read, the reader would never be called again.
+        """
+        number = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not number:
             return
-        reply.feed(stamp_ns, user_ns - stamp_ns, data)
+        while not self.closed:
+            try:
+                rest = self.sock.recv(_READ_SIZE)
+            except OSError:
+                break
+            if not rest or self.reply is None or self._tls:
+                break
+            self.reply.feed(now_ns(), 0, rest)
+        if not self.closed:
+            self._lost("reset", now_ns(), OSError(number, os.strerror(number)))
 
     def _readable_tls(self, data: bytes, stamp_ns: int, user_ns: int) -> None:
         assert self._tls is not None

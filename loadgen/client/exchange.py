@@ -8,7 +8,6 @@ an exception; every limit is finite unless the scenario says otherwise.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -16,28 +15,26 @@ import httpx
 from loadgen.client import failures
 from loadgen.client.answer import Answer, Endpoint, read_json_answer
 from loadgen.client.clock import breathe, now_ns
+from loadgen.client.limits import NEVER, Due, Limits
 from loadgen.client.outcome import EndedBy, Verdict, length_flags, of_status, of_stream
+from loadgen.client.stamps import Stamps
 from loadgen.client.stock import httpcore_hook
 from loadgen.client.trace import TRACE, Trace
-from loadgen.record import VISIBLE_KINDS, Chunks, Outcome
+from loadgen.record import Outcome
 
 _SETTLE_SLICE = 256  # pieces decoded between two looks at the sockets
 _PENDING_LIMIT = 1 << 18  # bytes kept undecoded before a look inside
 _ERROR_BODY_LIMIT = 1 << 20
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 60.0
+_DONE_EVENT = b"data: [DONE]\n\n"
+_LIMIT_SAID = {
+    "first_token": "no token within the limit",
+    "idle": "the stream fell silent",
+    "total": "the answer took longer than the limit",
+}
+_TIMER_SLACK_NS = 1_000_000  # loop timers round to milliseconds
 _DONE_GRACE_S = 0.005  # for the end of the framing after [DONE], so that the connection is kept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How long to wait, in seconds; None = for ever. ``max_event_bytes`` bounds one SSE event."""
-
-    connect_s: float | None = 10.0
-    first_token_s: float | None = 300.0
-    idle_s: float | None = 60.0
-    total_s: float | None = None
-    max_event_bytes: int = 64 << 20
 
 
 class Exchange:
@@ -49,36 +46,27 @@ class Exchange:
 
     __slots__ = (
         "_asked_output",
-        "_at_ns",
         "_body",
-        "_choices",
-        "_coalesced",
         "_collecting",
-        "_deadline_ns",
         "_eager",
         "_ended_how",
         "_finished",
         "_handle",
-        "_idle_ns",
         "_interrupted",
-        "_kinds",
-        "_lags",
         "_limits",
         "_on_piece",
         "_pending",
         "_pending_bytes",
         "_progress_ns",
-        "_read_stamp",
+        "_stamps",
+        "_said_done",
         "_started_ns",
         "_task",
-        "_tokens",
         "_whole",
         "answer",
         "attempts",
         "end_ns",
         "endpoint",
-        "first_ns",
-        "first_output_ns",
         "throttled_ns",
         "trace",
         "verdict",
@@ -90,35 +78,32 @@ class Exchange:
         endpoint: Endpoint,
         limits: Limits,
         expects_many: bool = False,
+        several_prompts: bool | None = None,
         asked_output: int | None = None,
         on_piece: Callable[[], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.trace = Trace(self)
         self.answer = Answer(
-            endpoint=endpoint, max_event_bytes=limits.max_event_bytes, expects_many=expects_many
+            endpoint=endpoint,
+            max_event_bytes=limits.max_event_bytes,
+            expects_many=expects_many,
+            several_prompts=several_prompts,
         )
         self.verdict: Verdict | None = None
         self.attempts = 0
         self.throttled_ns: int | None = None
-        self.first_ns: int | None = None
-        self.first_output_ns: int | None = None
         self.end_ns: int | None = None
         self._limits = limits
         self._asked_output = asked_output
         self._on_piece = on_piece
-        self._at_ns: list[int] = []
-        self._kinds: list[str] = []
-        self._choices: list[int] = []
-        self._tokens: list[int | None] = []
-        self._lags: list[int] = []
-        self._coalesced: list[int] = []
-        self._read_stamp = 0
+        self._stamps = Stamps()
         self._eager = True
         self._collecting = False
         self._pending: list[Any] = []  # stamp, bytes, stamp, bytes, ...
         self._pending_bytes = 0
         self._whole = True
+        self._said_done = False
         self._body = bytearray()
         self._ended_how: str | None = None
         self._finished: asyncio.Future[None] | None = None
@@ -127,8 +112,6 @@ class Exchange:
         self._handle: asyncio.TimerHandle | None = None
         self._started_ns = 0
         self._progress_ns = 0
-        self._deadline_ns = 0
-        self._idle_ns = 0 if limits.idle_s is None else round(limits.idle_s * 1e9)
 
     # --- driving
 
@@ -163,13 +146,15 @@ class Exchange:
                 self.end_ns = now_ns()
             self._task = None
 
-    def interrupt(self, outcome: Outcome, error_class: str | None = None) -> None:
+    def interrupt(
+        self, outcome: Outcome, error_class: str | None = None, error: str | None = None
+    ) -> None:
         """End the exchange now with this outcome; nothing happens where it is over already."""
         if self._task is None or self._interrupted or self._task.done():
             return
         if self._finished and self._finished.done():
             return
-        self._interrupted = Verdict(outcome=outcome, error_class=error_class)
+        self._interrupted = Verdict(outcome=outcome, error_class=error_class, error=error)
         self._task.cancel()
 
     def set_aside(self, outcome: Outcome) -> None:
@@ -184,9 +169,19 @@ class Exchange:
         return self
 
     @property
+    def first_ns(self) -> int | None:
+        """When the first token arrived; None before."""
+        return self._stamps.at_ns[0] if self._stamps.at_ns else None
+
+    @property
+    def reply(self) -> str:
+        """The visible text of the answer; whole once ``settle`` is through."""
+        return self.answer.reply
+
+    @property
     def may_be_retried(self) -> bool:
         """Whether the exchange failed before any token, in a way that another try may mend."""
-        if self._interrupted or self._at_ns:
+        if self._interrupted or self._stamps.at_ns:
             return False
         return self.trace.status in _RETRIED or (self.verdict is not None)
 
@@ -208,16 +203,16 @@ class Exchange:
             self._decode_pending(_SETTLE_SLICE)
             await breathe()
         if not self._collecting and self.answer.error is None:
-            self._note(self.answer.close(), self._read_stamp)
-        return self._facts(self._judge(secrets), count)
+            self._stamps.note(self.answer.close(), self._stamps.last_read_ns)
+        facts = self._facts(self._judge(secrets), count)
+        self.trace.sink = None  # nothing comes any more; a cycle would keep all of this alive
+        return facts
 
     # --- the sink: called inside the read callback
 
     def body(self, stamp_ns: int, lag_ns: int, data: bytes) -> None:
         """Take a piece of the response's body."""
-        if stamp_ns != self._read_stamp:
-            self._read_stamp = stamp_ns
-            self._lags.append(lag_ns)
+        self._stamps.read(stamp_ns, lag_ns)
         if self._eager:
             self._body_before_first_token(stamp_ns, data)
             return
@@ -232,7 +227,10 @@ class Exchange:
         # Cheap signs that this piece may end the stream, or that an event is cut in two (so that
         # such a sign may be, too): then look inside.
         whole = data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"
-        if (
+        if whole and self._whole and data.endswith(_DONE_EVENT) and _alone(data):
+            self._said_done = True  # plainly so; what came before is decoded in ``settle``
+            self._finish(stamp_ns)
+        elif (
             not (whole and self._whole)
             or b"[DONE]" in data
             or b"error" in data
@@ -258,15 +256,19 @@ class Exchange:
             return
         try:
             await self._finished
-            if self._ended_how is None and self.answer.complete:
+            if self._ended_how is None and self._is_done:
                 await self._wait_for_framing()
         finally:
             if self._ended_how is None:
                 linger = getattr(response.stream, "linger", None)
-                if linger and self.answer.complete:
+                if linger and self._is_done:
                     linger()
                 else:
                     await response.aclose()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._said_done or self.answer.complete
 
     async def _wait_for_framing(self) -> None:
         loop = asyncio.get_running_loop()
@@ -301,13 +303,13 @@ class Exchange:
         if self._collecting:
             self._collect(data)
             return
-        if not self._at_ns and not self._body and self._must_collect(data):
+        if not self._stamps.at_ns and not self._body and self._must_collect(data):
             self._collecting = True
             self._collect(data)
             self._watch()
             return
-        self._note(self.answer.feed(data), stamp_ns)
-        if self._at_ns:
+        self._stamps.note(self.answer.feed(data), stamp_ns)
+        if self._stamps.at_ns:
             self._eager = False
             self._whole = data[-2:] == b"\n\n"
             self._progress_ns = stamp_ns
@@ -331,24 +333,10 @@ class Exchange:
             self._body += data
         self._progress_ns = now_ns()
 
-    def _note(self, deltas: list[Any], stamp_ns: int) -> None:
-        at_ns = self._at_ns
-        for kind, choice, tokens in deltas:
-            if at_ns and at_ns[-1] == stamp_ns:
-                self._coalesced.append(len(at_ns) - 1)
-            at_ns.append(stamp_ns)
-            self._kinds.append(kind)
-            self._choices.append(choice)
-            self._tokens.append(tokens)
-            if self.first_ns is None:
-                self.first_ns = stamp_ns
-            if self.first_output_ns is None and kind in VISIBLE_KINDS:
-                self.first_output_ns = stamp_ns
-
     def _decode_pending(self, most: int | None = None) -> None:
         pending = self._pending
         upto = len(pending) if most is None else min(2 * most, len(pending))
-        feed, note = self.answer.feed, self._note
+        feed, note = self.answer.feed, self._stamps.note
         for index in range(0, upto, 2):
             note(feed(pending[index + 1]), pending[index])
         if upto == len(pending):
@@ -372,31 +360,25 @@ class Exchange:
     def _watch(self) -> None:
         if self._handle:
             self._handle.cancel()
-        deadline, _ = self._next_limit()
-        if deadline:
-            delay_s = max(deadline - now_ns(), 0) / 1e9
+        due = self._next_limit()
+        if due is not NEVER:
+            delay_s = max(due.at_ns - now_ns(), 0) / 1e9
             self._handle = asyncio.get_running_loop().call_later(delay_s, self._check_limits)
 
-    def _next_limit(self) -> tuple[int, str]:
-        """Return the instant at which the first limit would be exceeded, and its name."""
-        limits = self._limits
-        found: list[tuple[int, str]] = []
-        if limits.total_s is not None:
-            found.append((self._started_ns + round(limits.total_s * 1e9), "total"))
-        sent_ns = self.trace.sent_ns
-        if self._at_ns or self._collecting:
-            if self._idle_ns:
-                found.append((self._progress_ns + self._idle_ns, "idle"))
-        elif limits.first_token_s is not None:
-            if sent_ns is None:  # still connecting, which has its own limit; look again later
-                sent_ns = now_ns()
-            found.append((sent_ns + round(limits.first_token_s * 1e9), "first_token"))
-        return min(found, default=(0, ""))
+    def _next_limit(self) -> Due:
+        awaited: int | None = None
+        if not (self._stamps.at_ns or self._collecting):
+            # While connecting, which has its own limit, look again later.
+            awaited = self.trace.sent_ns if self.trace.sent_ns is not None else now_ns()
+        return self._limits.next_ns(
+            started_ns=self._started_ns, token_from_ns=awaited, progress_ns=self._progress_ns
+        )
 
     def _check_limits(self) -> None:
-        deadline, name = self._next_limit()
-        if deadline and deadline <= now_ns() + 1_000_000:
-            self.interrupt(Outcome.TIMEOUT, name)
+        due = self._next_limit()
+        if due.at_ns <= now_ns() + _TIMER_SLACK_NS:
+            chunks = len(self._stamps.at_ns)
+            self.interrupt(Outcome.TIMEOUT, due.name, f"{_LIMIT_SAID[due.name]} ({chunks} chunks)")
             return
         self._watch()
 
@@ -404,8 +386,10 @@ class Exchange:
 
     def _fail(self, error: Exception) -> None:
         found = failures.verdict_of(error)
-        if self._at_ns or self._ended_how:
-            return  # the stream had begun; how it ended is judged with what it said
+        if self._stamps.at_ns or self._ended_how:  # the stream had begun: judged with what it said
+            if self._ended_how is None and found.error_class == "connection_reset":
+                self._ended_how = "reset"  # a foreign transport raises it in place of telling us
+            return
         self.verdict = found
 
     def _judge(self, secrets: Sequence[str]) -> Verdict:
@@ -441,9 +425,9 @@ class Exchange:
 
     def _facts(self, verdict: Verdict, count: Callable[[str], int] | None) -> dict[str, Any]:
         trace = self.trace
-        said = self.answer.facts(count)
+        said, stamps = self.answer.facts(count), self._stamps
         flags = [*said.flags, *length_flags(said, self._asked_output)]
-        if self._at_ns and len(self._at_ns) > 1 and self._at_ns[0] == self._at_ns[-1]:
+        if stamps.buffered:
             flags.append("buffered")
         return {
             "connect_start_ns": trace.connect_start_ns if trace.connection == "new" else None,
@@ -454,8 +438,8 @@ class Exchange:
             "written_ns": trace.written_ns,
             "headers_ns": trace.headers_ns,
             "first_ns": self.first_ns,
-            "first_output_ns": self.first_output_ns,
-            "last_ns": self._at_ns[-1] if self._at_ns else None,
+            "first_output_ns": stamps.first_output_ns,
+            "last_ns": stamps.at_ns[-1] if stamps.at_ns else None,
             "end_ns": self.end_ns,
             "connection": trace.connection,
             "peer": trace.peer,
@@ -477,21 +461,8 @@ class Exchange:
             "first_chunk_tokens": said.first_chunk_tokens,
             "output_chars": said.output_chars,
             "output_hash": said.output_hash,
-            "chunks": self._chunks(tokens_known=said.tokens_known),
+            "chunks": stamps.chunks(tokens_known=said.tokens_known),
         }
-
-    def _chunks(self, *, tokens_known: bool) -> Chunks:
-        choices: list[int] | None = self._choices if any(self._choices) else None
-        tokens = [token for token in self._tokens if token is not None]
-        tokens_known = tokens_known and len(tokens) == len(self._tokens)
-        return Chunks(
-            at_ns=self._at_ns,
-            kind="".join(self._kinds),
-            choice=choices,
-            tokens=tokens if tokens_known else None,
-            lag_ns=self._lags,
-            coalesced=self._coalesced,
-        )
 
 
 def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -500,6 +471,13 @@ def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
         return response.aiter_bytes()
     plain = "content-encoding" not in response.headers
     return response.aiter_raw() if plain else response.aiter_bytes()
+
+
+def _alone(data: bytes) -> bool:
+    """Whether the [DONE] that ends ``data`` is an event of its own, not the end of a longer one."""
+    return (
+        len(data) == len(_DONE_EVENT) or data[-len(_DONE_EVENT) - 2 : -len(_DONE_EVENT)] == b"\n\n"
+    )
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

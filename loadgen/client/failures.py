@@ -36,12 +36,17 @@ _BY_ERRNO = {
 def verdict_of(error: BaseException) -> Verdict:
     """Say what a transport's error means for the request it befell."""
     outcome, error_class = _classify(error)
-    return Verdict(outcome=outcome, error_class=error_class, error=scrub(str(error)))
+    return Verdict(outcome=outcome, error_class=error_class, error=scrub(_words(error)))
 
 
 def is_certificate_error(error: BaseException) -> bool:
     """Tell whether a certificate that does not verify is behind this error."""
     return any(isinstance(link, ssl.SSLCertVerificationError) for link in _chain(error))
+
+
+def _words(error: BaseException) -> str:
+    """Return the first words that an error or its causes have."""
+    return next((str(link) for link in _chain(error) if str(link)), type(error).__name__)
 
 
 def _classify(error: BaseException) -> tuple[Outcome, str]:

@@ -39,8 +39,10 @@ class Reply:
         "any_bytes",
         "complete",
         "headers_done",
+        "http_version",
         "keep_alive",
         "on_done",
+        "status",
         "trace",
     )
 
@@ -48,6 +50,8 @@ class Reply:
         self.trace = trace
         self.on_done = on_done  # told once, when the exchange holds the connection no longer
         self.headers_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0  # once the head is in
+        self.http_version = b"HTTP/1.1"
         self.complete = False
         self.keep_alive = False
         self.any_bytes = False
@@ -60,15 +64,9 @@ class Reply:
         self._stamp_ns = 0
         self._lag_ns = 0
 
-    @property
-    def status(self) -> int:
-        """The HTTP status; valid once the head is in."""
-        return int(self._parser.get_status_code())
-
-    @property
-    def http_version(self) -> bytes:
-        """The protocol version as httpx names it."""
-        return b"HTTP/" + str(self._parser.get_http_version()).encode()
+    def forget_parser(self) -> None:
+        """Let go of the parser, which holds this reply and would keep both alive."""
+        self._parser = None
 
     @property
     def header_list(self) -> list[tuple[bytes, bytes]]:
@@ -79,6 +77,8 @@ class Reply:
 
     def feed(self, stamp_ns: int, lag_ns: int, data: bytes) -> None:
         """Parse one read."""
+        if self._parser is None:
+            return
         self.any_bytes = True
         self._stamp_ns = stamp_ns
         self._lag_ns = lag_ns
@@ -116,11 +116,13 @@ class Reply:
 
     def on_headers_complete(self) -> None:
         """Publish the head; an interim 1xx answer is forgotten and waited past."""
-        if 100 <= self.status < 200:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
             self._header_list = []
             return
         trace = self.trace
-        trace.status = self.status
+        trace.status = self.status = status
+        self.http_version = b"HTTP/" + self._parser.get_http_version().encode()
         trace.headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in self._header_list
@@ -151,7 +153,7 @@ class Reply:
 
     def on_message_complete(self) -> None:
         """Learn that the whole response is in."""
-        if 100 <= self.status < 200 and not self.headers_done.done():
+        if not self.status and not self.headers_done.done():
             return  # an interim answer; the same parser goes on with the real one
         self.keep_alive = self._parser.should_keep_alive()
         self._finish("end", None)
@@ -194,6 +196,8 @@ class Reply:
             self.trace.sink.ended(self._stamp_ns or now_ns(), how)
         self._wake()
         self.on_done(self)
+        # not now: this is called from inside the parser
+        self.headers_done.get_loop().call_soon(self.forget_parser)
 
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():

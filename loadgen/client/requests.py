@@ -94,9 +94,13 @@ def probe_body(*, model: str, engine: Engine, options: RequestOptions) -> bytes:
 def expects_many(sent: Mapping[str, Any]) -> bool:
     """Say whether a body asks for several choices: ``n`` above 1, or a list of prompts."""
     many = sent.get("n")
+    return several_prompts(sent) or (isinstance(many, int) and many > 1)
+
+
+def several_prompts(sent: Mapping[str, Any]) -> bool:
+    """Say whether a body carries a list of prompts (a list of token ids is one)."""
     prompt = sent.get("prompt")
-    several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
-    return several or (isinstance(many, int) and many > 1)
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
 
 def overridden(extra: Mapping[str, Any]) -> list[str]:
@@ -136,7 +140,9 @@ def token_limit_hint(message: str) -> str | None:
 def _implied(prompt: Prompt, engine: Engine, options: RequestOptions) -> dict[str, Any]:
     """Return the fields that the lengths asked for mean in this dialect."""
     if prompt.asked_output is None:
-        return {}
+        if prompt.max_output is None:
+            return {}
+        return {engine.token_limit_field(options.endpoint): prompt.max_output}
     implied: dict[str, Any] = {engine.token_limit_field(options.endpoint): prompt.asked_output}
     if options.fixed_output and "min_tokens" in engine.accepts:
         implied["min_tokens"] = prompt.asked_output

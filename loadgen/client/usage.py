@@ -25,7 +25,6 @@ class UsageLedger:
         "_at_chunk",
         "_chunk_sum",
         "_closing",
-        "_endpoint",
         "_highest",
         "_ids",
         "_last",
@@ -33,14 +32,24 @@ class UsageLedger:
         "_reports",
         "_rising",
         "_running",
+        "_several_prompts",
         "_unknown",
         "_whole",
         "first_chunk",
     )
 
-    def __init__(self, *, endpoint: Literal["chat", "completions"], expects_many: bool) -> None:
+    def __init__(
+        self,
+        *,
+        endpoint: Literal["chat", "completions"],
+        expects_many: bool,
+        several_prompts: bool | None = None,
+    ) -> None:
+        # choices of one prompt share it; only several prompts have a count each
+        if several_prompts is None:
+            several_prompts = expects_many and endpoint == "completions"
         self.first_chunk: int | None = None
-        self._endpoint = endpoint
+        self._several_prompts = several_prompts
         self._many = expects_many
         self._last: dict[str, Any] | None = None
         self._closing: list[dict[str, Any]] = []  # usages with empty choices
@@ -132,9 +141,9 @@ class UsageLedger:
         return _total([count(usage.get(key)) for usage in self._counting()])
 
     def _prompt_sum(self, read: Callable[[dict[str, Any]], int | None]) -> int | None:
-        """Add up over prompts; the choices of a chat share one, so there the last counts."""
+        """Add up over prompts; the choices of one prompt share it, so there the last counts."""
         values = [read(usage) for usage in self._counting()]
-        return _total(values if self._endpoint == "completions" else values[-1:])
+        return _total(values if self._several_prompts else values[-1:])
 
     def _counting(self) -> list[dict[str, Any]]:
         """Return the usages that count, each once."""

@@ -1,12 +1,12 @@
 """Under which conditions the numbers were taken; "unknown" where the manifest is silent."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from loadgen.analysis.conditions import answers, measured_from
 from loadgen.analysis.summary import Summary
-from loadgen.report.text import Fact, count, plain
+from loadgen.report.text import Fact, plain
 
-UNKNOWN = "unknown"
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
@@ -23,9 +23,10 @@ def headline_facts(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact,
         ("target", target.get("url") or target.get("base_url")),
         ("model", target.get("model")),
         ("engine", engine),
-        ("levels", levels if rounds == 1 else f"{levels} × {rounds} rounds"),
+        ("levels", f"{levels}, a single run" if rounds == 1 else f"{levels} × {rounds} rounds"),
         ("seed", seeds.get("seed", _mapping(manifest, "scenario").get("seed"))),
         ("started", summary.started_at),
+        ("measured from", measured_from(summary.levels, manifest)),
     )
     return tuple(
         Fact(label, plain(value)) for label, value in facts if value is not None and value != ""
@@ -34,17 +35,9 @@ def headline_facts(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact,
 
 def card(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...]:
     """Answer the six questions without which a token rate means nothing."""
-    scenario, declared = _mapping(manifest, "scenario"), _declared(manifest)
-    return (
-        Fact("prefill, decode or whole?", "whole requests: TTFT holds queue and prefill, ITL and"
-             " decode rate hold decode, E2E both"),
-        Fact("one request or many at once?", _load(summary)),
-        Fact("quantisation, weights and KV?", _first(declared, "quantisation", "quantization",
-                                                     "weights", "dtype", "kv_cache_dtype")),
-        Fact("which hardware?", _first(declared, "hardware", "gpu", "gpus", "machine", "device")),
-        Fact("context lengths, asked and actual?", _lengths(summary, scenario)),
-        Fact("warm-ups, rounds, how long?", _course(summary, scenario)),
-    )  # fmt: skip
+    return tuple(
+        Fact(answer.question, plain(answer.text)) for answer in answers(summary.levels, manifest)
+    )
 
 
 def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -59,7 +52,9 @@ def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...
     for key in ("rounds", "nonce"):
         if key in scenario:
             facts.append(Fact(key, plain(scenario[key])))
-    for group in ("seeds", "client", "preflight"):
+    if manifest.get("plan_hash"):
+        facts.append(Fact("plan", plain(manifest["plan_hash"])))
+    for group in ("conditions", "seeds", "client", "preflight"):
         facts += [Fact(f"{group}: {key}", value) for key, value in _flat(manifest.get(group))]
     if manifest.get("loadgen"):
         facts.append(Fact("loadgen", plain(manifest["loadgen"])))
@@ -69,52 +64,6 @@ def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...
 def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = outer.get(key)
     return found if isinstance(found, Mapping) else {}
-
-
-def _declared(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(_mapping(manifest, "scenario"), "conditions")
-
-
-def _first(declared: Mapping[str, Any], *keys: str) -> str:
-    said = [plain(declared[key]) for key in keys if declared.get(key) not in (None, "")]
-    return f"{', '.join(said)} (declared)" if said else UNKNOWN
-
-
-def _load(summary: Summary) -> str:
-    labels = [plain(level.label) for level in summary.levels]
-    return "; ".join(labels) if labels else UNKNOWN
-
-
-def _lengths(summary: Summary, scenario: Mapping[str, Any]) -> str:
-    prompts = _mapping(scenario, "prompts")
-    levels = summary.levels
-    asked_in = _range(level.asked_input_mean for level in levels)
-    asked_out = _range(level.asked_output_mean for level in levels)
-    told_in = _range(level.input_tokens.mean for level in levels)
-    told_out = _range(level.output_tokens.mean for level in levels)
-    if not prompts and asked_in == asked_out == UNKNOWN:
-        return UNKNOWN
-    return (
-        f"input asked {asked_in}, reported {told_in}; output asked {asked_out}, counted {told_out}"
-        " (means of the levels, tokens)"
-    )
-
-
-def _range(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return UNKNOWN
-    low, high = count(min(known)), count(max(known))
-    return low if low == high else f"{low} … {high}"
-
-
-def _course(summary: Summary, scenario: Mapping[str, Any]) -> str:
-    each = _mapping(scenario, "each_level")
-    asked = " ".join(f"{key} {value}".strip() for key, value in _flat(each.get("warmup")))
-    warmup = asked or "one request per slot, at least 2"
-    rounds = max((level.rounds for level in summary.levels), default=1)
-    lengths = _range(level.window_s for level in summary.levels)
-    return f"warm-up: {warmup}; rounds: {rounds}; window: {lengths} s; drift: unknown"
 
 
 def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:

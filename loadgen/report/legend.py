@@ -58,6 +58,22 @@ FORMULAS = (
             " 1, p95 from n = 20, p99 from n = 100; 95 % intervals by order statistics from n = 6,"
             " 36, 72, 368, where samples that follow one another alike count for fewer; of pooled"
             " gaps by a bootstrap over requests (coverage 90 to 93 % in the tails)", "n too small"),
+    Formula("window", "measure less what MSER-5 cuts off its beginning: with Y the means of batches"
+            " of 5, d* = the smallest argmin over d ≤ m/2 of Σ(Y_j − mean)² / (m − d)², j > d; the"
+            " later of TTFT in order of due and of in flight each 100 ms. Nothing is cut under 50"
+            " requests, where no place is steady, or with truncate: off"),
+    Formula("by rounds", "from 3 rounds on an interval is the wider of the order-statistic one and"
+            " mean ± t·s/√k over the rounds' own percentiles; marked *, or \"by rounds\""),
+    Formula("worth", "n(1 − ρ₁)/(1 + ρ₁), or fewer where means of longer batches still resemble one"
+            " another: how many independent samples n correlated ones are"),
+    Formula("saturated", "an open level whose queue grew from slice to slice by more than a queue"
+            " at its capacity would wander, TTFT with it: its percentiles would tell only how long"
+            " the level lasted, and are withheld"),
+    Formula("drift", "a line through TTFT or TPOT over the window that rises by more than 5 % and"
+            " more than its scatter explains; or output tok/s of the last third more than 5 %"
+            " below the first"),
+    Formula("first end to last", "(n − 1) / (last end − first end): requests per second without"
+            " the time before the first answer"),
     Formula("> x", "the percentile falls among requests that were cut while still waiting: the"
             " truth is above x"),
 )  # fmt: skip

@@ -38,7 +38,7 @@ def escape(text: str) -> str:
 
 def _tables(view: View) -> Iterable[Table]:
     yield from (view.levels, view.by_class, view.checks, view.objectives, view.errors, view.course)
-    yield from (view.rates, view.outcomes, view.lengths, *view.percentiles)
+    yield from (view.uncut, view.rounds, view.rates, view.outcomes, view.lengths, *view.percentiles)
     yield from (*view.more_percentiles, view.slowest, view.client)
 
 

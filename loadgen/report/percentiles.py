@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loadgen.analysis.summary import Distribution, LevelSummary, Quantile
 from loadgen.report.grid import Column, Table, failed, itl_word, load_cell, load_column
-from loadgen.report.text import Cell, bound, count, interval, number, quantile
+from loadgen.report.text import Cell, bound, count, interval_or_needed, number, quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def _percentile_table(metric: Metric, found: list[tuple[LevelSummary, Distributi
         censored = distribution.censored
         cells = [
             load_cell(level, load),
-            Cell(count(distribution.n), small=f"{censored:,} known as > x" if censored else ""),
+            Cell(count(distribution.n), small=_about_n(distribution)),
             Cell(bound(distribution.mean, censored=censored)),
             Cell(number(distribution.min)),
             Cell(bound(distribution.max, censored=censored)),
@@ -91,9 +91,20 @@ def _percentile_table(metric: Metric, found: list[tuple[LevelSummary, Distributi
     return Table(title=f"{word}, {metric.unit}", columns=tuple(columns), rows=tuple(rows))
 
 
+def _about_n(distribution: Distribution) -> str:
+    """Say how many samples are lower bounds, and how many independent ones the n are worth."""
+    told = []
+    if distribution.censored:
+        told.append(f"{distribution.censored:,} known as > x")
+    worth = distribution.effective_n
+    if worth is not None and worth < distribution.n:
+        told.append(f"worth {worth:,.0f}")
+    return ", ".join(told)
+
+
 def _percentile_cell(distribution: Distribution, name: str, metric: Metric) -> Cell:
     found: Quantile = getattr(distribution, name)
     text = quantile(distribution, name)
     if found.value is None:
         return Cell(text, tone="quiet")
-    return Cell(text, small=interval(found) if metric.intervals else "")
+    return Cell(text, small=interval_or_needed(distribution, name) if metric.intervals else "")

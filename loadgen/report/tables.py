@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadgen.analysis.summary import Check, Distribution, LevelSummary, ObjectiveResult, Summary
+from loadgen.analysis.summary import Distribution, LevelSummary, ObjectiveResult, Summary
 from loadgen.record import FAILED_OUTCOMES, Outcome
 from loadgen.report.grid import (
     GAP_TITLE,
@@ -81,35 +81,6 @@ def _error_cell(level: LevelSummary) -> Cell:
     return Cell(f"{percent(level.error_rate)} ({n:,})", f"{n:,} failed", tone)
 
 
-def course_table(levels: Sequence[LevelSummary]) -> Table:
-    """How each level went: its end, its window, what was in flight, where token counts are from."""
-    load = load_column(levels)
-    columns = (
-        load,
-        Column(label="ended by", left=True),
-        Column(label="window", unit="s", title="length of the steady interval statistics use"),
-        Column(label="in flight", unit="mean / peak"),
-        Column(label="tokens", unit="per chunk"),
-        Column(label="token source", left=True, title="whose count the output tokens are"),
-        Column(label="finish reasons", left=True),
-        Column(label="coalesced", unit="chunks", title="chunks whose stamp is an upper bound"),
-    )
-    rows = tuple(
-        (
-            load_cell(level, load),
-            Cell(plain(level.stop_reason or NONE)),
-            Cell(number(level.window_s)),
-            Cell(f"{number(level.in_flight_mean)} / {count(level.in_flight_peak)}"),
-            Cell(number(level.tokens_per_chunk)),
-            Cell(shares(level.token_sources)),
-            Cell(shares(level.finish_reasons)),
-            Cell(percent(level.coalesced_share)),
-        )
-        for level in levels
-    )
-    return Table(title="How each level went", columns=columns, rows=rows)
-
-
 def rate_table(levels: Sequence[LevelSummary]) -> Table:
     """The rates of each level, side by side with what reconciles them."""
     load = load_column(levels)
@@ -118,7 +89,8 @@ def rate_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="output", unit="tok/s"),
         Column(label="output, ok only", unit="tok/s"),
         Column(label="input + output", unit="tok/s"),
-        Column(label="requests", unit="/s"),
+        Column(label="requests", unit="/s", title="ended ok in the window / its length"),
+        Column(label="first end to last", unit="requests/s", title="(n − 1) / (last − first end)"),
         Column(label="goodput", unit="/s", title="requests that met all objectives"),
         Column(label="attainment", title="share of requests that met all objectives"),
         Column(label="implied concurrency", title="output tok/s × mean TPOT"),
@@ -130,6 +102,7 @@ def rate_table(levels: Sequence[LevelSummary]) -> Table:
             Cell(number(level.output_tokens_per_s_ok)),
             Cell(number(level.total_tokens_per_s)),
             Cell(number(level.requests_per_s)),
+            Cell(number(level.requests_per_s_between_ends)),
             Cell(number(level.goodput)),
             Cell(percent(level.attainment)),
             Cell(number(level.implied_concurrency)),
@@ -179,12 +152,18 @@ def objective_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="misses"),
         Column(label="n needed", title="requests that would settle it at today's misses"),
     )
+    classes = any(level.class_ for level in levels)
     rows = tuple(
-        (load_cell(level, load), *_objective_cells(result))
+        (
+            load_cell(level, load),
+            *((Cell(plain(level.class_ or "all")),) if classes else ()),
+            *_objective_cells(result),
+        )
         for level in levels
         for result in level.objectives
     )
-    return Table(title="Objectives", columns=columns, rows=rows)
+    named = (Column(label="class", left=True),) if classes else ()
+    return Table(title="Objectives", columns=(columns[0], *named, *columns[1:]), rows=rows)
 
 
 def _objective_cells(result: ObjectiveResult) -> tuple[Cell, ...]:
@@ -200,42 +179,6 @@ def _objective_cells(result: ObjectiveResult) -> tuple[Cell, ...]:
         Cell(count(result.misses)),
         Cell(count(result.needed)),
     )
-
-
-def check_table(levels: Sequence[LevelSummary]) -> Table:
-    """The checks of the client that did not pass; empty where all did."""
-    load = load_column(levels)
-    columns = (
-        load,
-        Column(label="check", left=True),
-        Column(label="verdict", left=True),
-        Column(label="value"),
-        Column(label="bound"),
-        Column(label="what to do", left=True),
-    )
-    rows = tuple(
-        (
-            load_cell(level, load),
-            Cell(plain(check.name)),
-            Cell(check.verdict, tone="bad" if check.verdict == "fail" else "warn"),
-            Cell(check_value(check)),
-            Cell(_in_unit(check.bound, check.unit)),
-            Cell(plain(check.text)),
-        )
-        for level in levels
-        for check in level.checks
-        if check.verdict != "pass"
-    )
-    return Table(title="Checks of the client", columns=columns, rows=rows)
-
-
-def check_value(check: Check) -> str:
-    """Write what a check found, with its unit."""
-    return _in_unit(check.value, check.unit)
-
-
-def _in_unit(value: float, unit: str) -> str:
-    return f"{number(value)} {unit}" if unit else percent(value)
 
 
 def outcome_table(levels: Sequence[LevelSummary]) -> Table:

@@ -64,10 +64,11 @@ def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = Fa
     console.print(Text(view.verdict.text, style=_STYLES.get(view.verdict.tone, "")))
     facts = " · ".join(f"{fact.label} {fact.text}" for fact in view.facts)
     console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
-    for table in (view.levels, view.by_class, view.course):
+    for table in (view.levels, view.by_class, view.intervals, view.course, view.uncut):
         _print_table(console, table)
-    for table in (view.checks, view.errors, view.objectives):
+    for table in (view.rounds, view.checks, view.errors, view.objectives):
         _print_table(console, table)
+    _print_card(console, view)
     if view.warnings:
         console.print()
     for warning in view.warnings:
@@ -84,6 +85,14 @@ def _print_table(console: Console, table: Table) -> None:
         if part:
             console.print()
         console.print(_rich_table(table, columns))
+
+
+def _print_card(console: Console, view: View) -> None:
+    """Print the six questions with their answers."""
+    console.print()
+    console.print(Text("Under which conditions", style="bold"))
+    for fact in view.card:
+        console.print(Text.assemble((f"{fact.label} ", "dim"), fact.text))
 
 
 def _fit(table: Table, width: int) -> list[list[int]]:

@@ -8,6 +8,8 @@ import math
 import unicodedata
 from dataclasses import dataclass
 
+from loadgen.analysis.distribution import QUANTILES
+from loadgen.analysis.stats import least_for_interval
 from loadgen.analysis.summary import Distribution, Quantile
 
 NONE = "–"
@@ -104,8 +106,13 @@ def shares(counts: dict[str, int]) -> str:
 
 
 def quantile(distribution: Distribution, name: str) -> str:
-    """Write one percentile: "83.1", "> 1,200" where censored, "n < 20" where n is too small."""
+    """Write one percentile: "83.1", "> 1,200" where censored, "n < 20" where n is too small.
+
+    "withheld" where the queue grew as long as the level lasted.
+    """
     found: Quantile = getattr(distribution, name)
+    if distribution.withheld:
+        return "withheld"
     if found.value is not None:
         return f"> {number(found.value)}" if found.above else number(found.value)
     if found.above:
@@ -119,7 +126,31 @@ def interval(found: Quantile) -> str:
     """Write the 95 % interval of a percentile, that it is open above, or that n is too small."""
     if found.low is None:
         return "n too small"
-    return f"{number(found.low)} … {number(found.high) if found.high is not None else '∞'}"
+    high = number(found.high) if found.high is not None else "∞"
+    return f"{number(found.low)} … {high}{' (by rounds)' if found.by_rounds else ''}"
+
+
+def interval_or_needed(distribution: Distribution, name: str) -> str:
+    """Write a percentile's interval, or how many samples it would take."""
+    found: Quantile = getattr(distribution, name)
+    if found.low is None and distribution.n:
+        return f"n too small, {needed(distribution, name):,} needed"
+    return interval(found)
+
+
+def needed(distribution: Distribution, name: str) -> int:
+    """Return the samples from which a percentile has an interval: 6, 36, 72, 368.
+
+    Where neighbours resemble one another, each is worth less and more are needed: an estimate,
+    rounded up to two digits.
+    """
+    least = least_for_interval(QUANTILES[name])
+    worth = distribution.effective_n
+    if not worth or worth >= distribution.n:
+        return least
+    wanted = least * distribution.n / worth
+    step: int = 10 ** max(0, len(f"{wanted:.0f}") - 2)
+    return int(math.ceil(wanted / step) * step)
 
 
 def bound(value: float | None, *, censored: int) -> str:
@@ -138,4 +169,6 @@ def quantile_cell(
         title = f"n {distribution.n:,}" if distribution.n else "nothing was observed"
         return Cell(text, title, "quiet")
     title = f"{text} {unit}, n {distribution.n:,}"
-    return Cell(text, f"{title}, 95 % interval: {interval(found)}" if intervals else title)
+    if not intervals:
+        return Cell(text, title)
+    return Cell(text, f"{title}, 95 % interval: {interval_or_needed(distribution, name)}")

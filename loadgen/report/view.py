@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.analysis.checks import FAIL, PASS, WARN, worst
-from loadgen.analysis.summary import LevelSummary, Summary
+from loadgen.analysis.bounds import CLIENT, FAIL, MEASUREMENT, PASS, WARN, worst
+from loadgen.analysis.course import SATURATED
+from loadgen.analysis.summary import Check, LevelSummary, Summary
 from loadgen.record import Outcome
 from loadgen.report.charts import build_charts
 from loadgen.report.conditions import card, conditions, headline_facts
@@ -16,11 +17,16 @@ from loadgen.report.grid import Table, failed
 from loadgen.report.legend import FORMULAS, READING, Formula
 from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS, percentile_tables
 from loadgen.report.series import Chart, Samples
-from loadgen.report.tables import (
+from loadgen.report.soundness import (
     check_table,
     check_value,
-    client_table,
     course_table,
+    interval_table,
+    round_table,
+    uncut_table,
+)
+from loadgen.report.tables import (
+    client_table,
     error_table,
     length_table,
     level_table,
@@ -50,11 +56,14 @@ class View:
     warnings: tuple[str, ...]
     levels: Table
     by_class: Table
+    intervals: Table
     charts: tuple[Chart, ...]
     objectives: Table
     errors: Table
     checks: Table
     course: Table
+    rounds: Table
+    uncut: Table
     rates: Table
     outcomes: Table
     lengths: Table
@@ -83,11 +92,14 @@ def build_view(
         warnings=tuple(plain(warning) for warning in summary.warnings),
         levels=level_table(levels),
         by_class=level_table(summary.by_class, title="By class"),
+        intervals=interval_table(levels),
         charts=build_charts(levels, ttft or {}),
-        objectives=objective_table(levels),
+        objectives=objective_table([*levels, *summary.by_class]),
         errors=error_table(levels),
         checks=check_table(levels),
         course=course_table(levels),
+        rounds=round_table(levels),
+        uncut=uncut_table(levels),
         rates=rate_table(levels),
         outcomes=outcome_table(levels),
         lengths=length_table(levels),
@@ -103,25 +115,30 @@ def build_view(
 def first_line(summary: Summary) -> Verdict:
     """Say at once whether these figures may be used, and what is wrong with the run or the server.
 
-    The worst comes first: a run cut short, a level its client spoiled or disturbed, nothing that
-    succeeded, failures, objectives missed, warnings.
+    The worst comes first: a run cut short, a level its client spoiled or disturbed, a measurement
+    that failed a check, nothing that succeeded, failures, a queue that grew, objectives missed;
+    then what only warns.
     """
+    levels = summary.levels
     told = [
         *_unfinished(summary),
-        *_spoiled(summary.levels),
-        *_disturbed(summary.levels),
-        *_failures(summary.levels),
-        *_missed(summary.levels),
+        *_spoiled(levels),
+        *_disturbed(levels),
+        *_unsound(levels),
+        *_failures(levels),
+        *_saturated(levels),
+        *_missed(levels),
+        *_missed(summary.by_class),
     ]
     if told:
         tone = "bad" if any(verdict.tone == "bad" for verdict in told) else "warn"
         return Verdict("; ".join(verdict.text for verdict in told), tone)
-    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in summary.levels)
-    good = f"{_n(len(summary.levels), 'level')}, {_n(ok, 'request')} ok, none failed"
-    if summary.warnings:
-        more = len(summary.warnings) - 1
-        rest = f" (and {_n(more, 'more warning')})" if more else ""
-        return Verdict(f"{good}; mind: {plain(summary.warnings[0])}{rest}", "warn")
+    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in levels)
+    good = f"{_n(len(levels), 'level')}, {_n(ok, 'request')} ok, none failed"
+    mind = [*_doubts(levels), *(plain(warning) for warning in summary.warnings)]
+    if mind:
+        rest = f" (and {_n(len(mind) - 1, 'more warning')})" if mind[1:] else ""
+        return Verdict(f"{good}; mind: {mind[0]}{rest}", "warn")
     return Verdict(f"all good: {good}", "good")
 
 
@@ -153,23 +170,62 @@ def _spoiled(levels: Sequence[LevelSummary]) -> list[Verdict]:
 
 
 def _disturbed(levels: Sequence[LevelSummary]) -> list[Verdict]:
-    """Name the levels whose checks failed or warn, each with the checks that did."""
+    """Name the levels whose client's checks failed or warn, each with the checks that did."""
     told = []
     for level in levels:
-        verdict = worst(level.checks)
+        checks = _about(CLIENT, level)
+        verdict = worst(checks)
         if verdict == PASS:
             continue
-        figures = ", ".join(
-            f"{check.name} {check_value(check)}" for check in level.checks if check.verdict != PASS
-        )
+        figures = ", ".join(_figure(check) for check in checks if check.verdict != PASS)
         word, tone = ("spoiled", "bad") if verdict == FAIL else ("disturbed", "warn")
         told.append(Verdict(f"the client {word} {plain(level.label)}: {figures}", tone))
     return told
 
 
+def _unsound(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    """Name the levels that fail a check of the measurement; errors have a line of their own."""
+    told = []
+    for level in levels:
+        failing = [
+            _figure(check)
+            for check in _about(MEASUREMENT, level)
+            if check.verdict == FAIL and check.name not in ("error rate", "client faults")
+        ]
+        if failing:
+            text = f"do not use {plain(level.label)}: {', '.join(failing)}"
+            told.append(Verdict(text, "bad"))
+    return told
+
+
+def _saturated(levels: Sequence[LevelSummary]) -> list[Verdict]:
+    labels = [plain(one.label) for one in levels if one.steadiness.verdict == SATURATED]
+    if not labels:
+        return []
+    return [Verdict(f"saturated at {', '.join(labels)}: the queue grew, times are withheld", "bad")]
+
+
+def _doubts(levels: Sequence[LevelSummary]) -> list[str]:
+    """Name what only warns, level by level."""
+    return [
+        f"{plain(level.label)}: {_figure(check)}"
+        for level in levels
+        for check in _about(MEASUREMENT, level)
+        if check.verdict == WARN
+    ]
+
+
+def _about(whose: str, level: LevelSummary) -> list[Check]:
+    return [check for check in level.checks if check.about == whose]
+
+
+def _figure(check: Check) -> str:
+    return f"{plain(check.name)} {check_value(check)}"
+
+
 def _client_fact(levels: Sequence[LevelSummary]) -> list[Fact]:
     """Say in one line that the client was no bottleneck, by its worst figures; else point below."""
-    checks = [check for level in levels for check in level.checks]
+    checks = [check for level in levels for check in _about(CLIENT, level)]
     if not checks:
         return []
     verdict = worst(checks)
@@ -182,15 +238,17 @@ def _client_fact(levels: Sequence[LevelSummary]) -> list[Fact]:
 
 
 def _missed(levels: Sequence[LevelSummary]) -> list[Verdict]:
-    """Name each missed objective with its levels."""
+    """Name each missed objective with its levels, of a mix with the class."""
     at: dict[str, list[str]] = {}
     for level in levels:
         for result in level.objectives:
             if result.verdict == "missed":
-                at.setdefault(plain(result.objective), []).append(plain(level.label))
+                where = plain(level.label)
+                named = f"{where} ({plain(level.class_)})" if level.class_ else where
+                at.setdefault(plain(result.objective), []).append(named)
     told = []
     for objective, labels in at.items():
-        everywhere = len(labels) == len(levels) > 1
+        everywhere = len(labels) == len(levels) > 1 and levels[0].class_ is None
         where = "every level" if everywhere else ", ".join(labels)
         told.append(Verdict(f"objective missed: {objective} at {where}", "bad"))
     return told

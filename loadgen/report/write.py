@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.analysis.checks import with_checks
+from loadgen.analysis.course import SATURATED
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.per_request import ttft_ns
 from loadgen.analysis.samples import samples_of
@@ -25,7 +25,7 @@ FORMATS = ("terminal", "markdown", "json", "html")
 def load(run_dir: Path) -> tuple[RunData, Summary]:
     """Read a run and compute its figures; UsageError where the directory is no run."""
     run = read_run(run_dir)
-    return run, with_checks(summarise(run))
+    return run, summarise(run)
 
 
 def summarise_run(run_dir: Path) -> Summary:
@@ -96,8 +96,15 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def view_of(run: RunData, summary: Summary) -> View:
-    """Lay out a run with its conditions and the samples of its curves."""
-    return build_view(summary, manifest=run.manifest, ttft=ttft_samples(run))
+    """Lay out a run with its conditions and the samples of its curves.
+
+    Of a saturated level no curve is drawn: it is its percentiles in another shape.
+    """
+    saturated = {one.level for one in summary.levels if one.steadiness.verdict == SATURATED}
+    drawn = {
+        level: samples for level, samples in ttft_samples(run).items() if level not in saturated
+    }
+    return build_view(summary, manifest=run.manifest, ttft=drawn)
 
 
 def ttft_samples(run: RunData) -> dict[int, Samples]:

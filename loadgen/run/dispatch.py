@@ -1,30 +1,26 @@
-"""One level of load: arrivals × slots → records.
+"""One level of load: which request is due when, and who carries it.
 
 A closed level has N slots; each sends its next request when its last one ended, through warm-up
 and measure without a pause, until arrivals are over. An open level sends by a schedule drawn
-beforehand, whatever the server does, up to a cap of requests in flight. Every arrival leaves
-exactly one record. Decoding what arrived and writing it down happens beside the slots, so that no
-slot waits for it.
+beforehand, whatever the server does, up to a cap of requests in flight. With conversations a slot,
+or a scheduled arrival, is a whole conversation: the next turn is due when the last one ended and
+its think time is over, and never two of one conversation are in flight. Every arrival leaves
+exactly one record.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import httpx
-from asyncio_throttle.throttler import Throttler
-
-from loadgen.client.answer import Endpoint
-from loadgen.client.clock import Alarm, now_ns, sleep_s
-from loadgen.client.exchange import Exchange, Limits
-from loadgen.record import Chunks, Outcome, Phase, Record
-from loadgen.run.flow import Flow
+from loadgen.client.clock import Alarm, Sleepers, now_ns, sleep_s
+from loadgen.client.exchange import Exchange
+from loadgen.record import Outcome, Phase, Record
+from loadgen.run.carrier import Arrival, Carrier, Way
 from loadgen.run.phases import AnyPhases
-from loadgen.run.privacy import storable
-from loadgen.run.supply import Call, Supply
+from loadgen.run.supply import Call, Supply, Talk
 from loadgen.scenario.model import Level
+from loadgen.units import seconds_to_ns
 from loadgen.workload.arrivals import Schedule
 
 _PAUSE_S = 0.1  # a slot whose connection failed waits before the next try,
@@ -33,34 +29,23 @@ _NO_CONNECTION = frozenset({"connection_refused", "connect", "dns", "tls", "tls_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One request that is due."""
+class Load:
+    """What one level asks for.
 
-    id: int
-    due_ns: int
-    phase: Phase
-    slot: int | None = None
+    slots: of a closed level, by number (a worker has some of them). in_flight: the most requests
+    at once, None where slots already bound them. number: arrival i of this worker → its number in
+    the level.
+    """
 
-
-@dataclass(slots=True, kw_only=True)
-class Setting:
-    """All that a level needs from the run."""
-
-    number: int
-    round: int
     level: Level
     phases: AnyPhases
-    transport: httpx.AsyncBaseTransport
     supply: Supply
-    limits: Limits
-    endpoint: Endpoint
     drain_s: float
-    epoch_ns: int
-    first_id: int
-    schedule: Schedule | None = None  # of an open level
-    retries: int = 0
-    count_tokens: Callable[[str], int] | None = None
-    secrets: tuple[str, ...] = ()
+    slots: tuple[int, ...] = ()
+    in_flight: int | None = None
+    schedule: Schedule | None = None
+    talks: Callable[[int], Talk] | None = None
+    number: Callable[[int], int] = int
 
 
 class Ear(Protocol):
@@ -73,58 +58,44 @@ class Ear(Protocol):
         """Learn that a phase began."""
 
 
-@dataclass(slots=True)
-class _Finished:
-    arrival: Arrival
-    call: Call
-    exchange: Exchange
-    slot_ns: int | None  # None: no slot was ever granted
-
-
 class Dispatch:
     """Runs one level; ``run`` returns when every arrival has its record."""
 
-    def __init__(self, setting: Setting, ear: Ear) -> None:
-        self.flow = Flow(now_ns())
-        self.pieces = 0
+    def __init__(self, load: Load, way: Way, ear: Ear, *, first_id: int) -> None:
+        self.carrier = Carrier(way, ear.record)
         self.arrivals = 0
+        self.conversations_cut = 0  # by a turn that failed
         self.measured_peak = 0
         self.measured_mean: float | None = None
-        self.flow_at_end: int | None = None
-        self._setting = setting
-        self._phases = setting.phases
+        self._load = load
+        self._phases = load.phases
         self._ear = ear
-        self._active: set[Exchange] = set()
-        self._finished: deque[_Finished] = deque()
-        self._news = asyncio.Event()
-        self._over = False
-        self._closed = asyncio.Event()  # arrivals are over
+        self._first_id = first_id
+        self._started = 0
         self._seen_phase = Phase.WARMUP
-        self._throttler = _throttler(setting.level.max_starts_per_s)
         self._alarm: Alarm | None = None
-        self._waiting: deque[Arrival] = deque()
-        self._cut_as: Outcome | None = None
+        self._thinkers: Sleepers | None = None
+        self._places = asyncio.Semaphore(load.in_flight) if load.in_flight else None
 
     async def run(self) -> None:
         """Hold the level: warm up, measure, drain."""
+        load = self._load
         self._alarm = Alarm(self._time_passed)
+        self._thinkers = Sleepers() if load.talks else None
         async with asyncio.TaskGroup() as beside:
-            filler = beside.create_task(self._setting.supply.keep_filled())
-            settler = beside.create_task(self._settle_all())
+            filler = beside.create_task(load.supply.keep_filled())
+            settler = beside.create_task(self.carrier.settle_all())
             drain = beside.create_task(self._limit_drain())
             try:
                 async with asyncio.TaskGroup() as carriers:
-                    if self._setting.schedule is None:
-                        self._start_slots(carriers)
-                    else:
-                        carriers.create_task(self._follow_schedule(carriers))
-                    self._time_passed()
+                    self._start(carriers)
             finally:
                 self._alarm.close()
+                if self._thinkers:
+                    self._thinkers.close()
                 filler.cancel()
                 drain.cancel()
-                self._over = True
-                self._news.set()
+                self.carrier.close()
             await settler
 
     def stop(self, reason: str) -> None:
@@ -134,91 +105,116 @@ class Dispatch:
 
     def cut(self, outcome: Outcome) -> None:
         """End everything in flight, and everything that waits, with this outcome."""
-        self._cut_as = outcome
-        for exchange in list(self._active):
-            exchange.interrupt(outcome)
-        while self._waiting:
-            self._set_aside(self._waiting.popleft(), outcome)
+        self.carrier.cut(outcome)
+
+    def _start(self, group: asyncio.TaskGroup) -> None:
+        if self._load.schedule is not None:
+            group.create_task(self._follow(self._load.schedule, group))
+        else:
+            start_ns = self._phases.start_ns
+            hold = self._slot if self._load.talks is None else self._slot_of_talks
+            for slot in self._load.slots:
+                group.create_task(hold(slot, start_ns))
+        self._time_passed()
 
     # --- closed: slots
-
-    def _start_slots(self, group: asyncio.TaskGroup) -> None:
-        concurrency = self._setting.level.concurrency
-        assert concurrency is not None
-        for slot in range(concurrency):
-            group.create_task(self._slot(slot, self._phases.start_ns))
 
     async def _slot(self, slot: int, due_ns: int) -> None:
         pause_s = 0.0
         while (arrival := self._admit(due_ns, slot)) is not None:
-            exchange = await self._carry(arrival, due_ns)
-            verdict = exchange.verdict
-            if verdict is not None and verdict.error_class in _NO_CONNECTION:
-                pause_s = min(max(2 * pause_s, _PAUSE_S), _LONGEST_PAUSE_S)
-                await self._pause(pause_s)
-            else:
-                pause_s = 0.0
+            exchange = await self.carrier.carry(arrival, self._load.supply.take(), due_ns)
+            pause_s = _pause_after(exchange, pause_s)
+            if pause_s:
+                await self.carrier.pause(pause_s)
             due_ns = now_ns()
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closed.wait()
-        except TimeoutError:
-            pass
+    async def _slot_of_talks(self, slot: int, due_ns: int) -> None:
+        pause_s = 0.0
+        while True:
+            exchange = await self._converse(due_ns, slot)
+            if exchange is None:
+                return
+            pause_s = _pause_after(exchange, pause_s)
+            if pause_s:
+                await self.carrier.pause(pause_s)
+            due_ns = now_ns()
 
     # --- open: a schedule
 
-    async def _follow_schedule(self, group: asyncio.TaskGroup) -> None:
-        schedule = self._setting.schedule
-        assert schedule is not None
+    async def _follow(self, schedule: Schedule, group: asyncio.TaskGroup) -> None:
         start_ns = self._phases.start_ns
         due = [start_ns + int(offset) for offset in schedule.due_ns]
         position = 0
-        finished = asyncio.get_running_loop().create_future()
 
         def send_what_is_due() -> None:
             nonlocal position
             while position < len(due) and due[position] <= now_ns():
-                arrival = self._admit(due[position], None)
+                self._start_one(due[position], group)
                 position += 1
-                if arrival is None:
-                    position = len(due)
-                    break
-                self._take_place(arrival, group)
             if position < len(due):
                 alarm.set(due[position])
-            elif not finished.done():
-                finished.set_result(None)
 
         alarm = Alarm(send_what_is_due)
         try:
             send_what_is_due()
-            await self._closed.wait()
-            send_what_is_due()  # what was due before the end and is a moment late, or a stop
-            await finished
+            await self.carrier.closed.wait()
+            for due_ns in due[
+                position:
+            ]:  # due before the end, and a moment late; none after a stop
+                self._start_one(due_ns, group)
         finally:
             alarm.close()
 
-    def _take_place(self, arrival: Arrival, group: asyncio.TaskGroup) -> None:
-        level = self._setting.level
-        if self.flow.in_flight < level.max_in_flight:
-            self.flow.begin(now_ns())
-            group.create_task(self._carry_waiting(arrival, arrival.due_ns))
-        elif level.at_cap == "drop":
-            self._set_aside(arrival, Outcome.DROPPED)
-        else:
-            self._waiting.append(arrival)
+    def _start_one(self, due_ns: int, group: asyncio.TaskGroup) -> None:
+        if self._load.talks is not None:
+            group.create_task(self._converse(due_ns, None))
+            return
+        arrival = self._admit(due_ns, None)
+        if arrival is None:
+            return
+        call = self._load.supply.take()
+        places = self._places
+        if places is not None and places.locked() and self._load.level.at_cap == "drop":
+            self.carrier.set_aside(arrival, call, Outcome.DROPPED)
+            return
+        group.create_task(self._in_place(arrival, call))
 
-    async def _carry_waiting(self, arrival: Arrival, slot_ns: int) -> None:
-        """Carry an arrival; then, in the same place, those that waited for one."""
-        while True:
-            await self._carry(arrival, slot_ns, counted=True)
-            if not self._waiting or self._cut_as:
+    async def _in_place(self, arrival: Arrival, call: Call) -> None:
+        async with _Place(self._places) as place:
+            if self.carrier.cut_as:
+                self.carrier.set_aside(arrival, call, self.carrier.cut_as)
                 return
-            arrival = self._waiting.popleft()
-            slot_ns = now_ns()
-            self.flow.begin(slot_ns)
+            await self.carrier.carry(arrival, call, place.since(arrival.due_ns))
+
+    # --- conversations
+
+    async def _converse(self, due_ns: int, slot: int | None) -> Exchange | None:
+        """Hold one conversation, turn by turn; None where its first turn was no longer due."""
+        assert self._load.talks is not None
+        talk = self._load.talks(self._load.number(self._started))
+        self._started += 1
+        exchange: Exchange | None = None
+        call = talk.call()
+        while True:
+            arrival = self._admit(due_ns, slot)
+            if arrival is None:
+                return exchange
+            async with _Place(self._places) as place:
+                if self.carrier.cut_as:
+                    self.carrier.set_aside(arrival, call, self.carrier.cut_as)
+                    return exchange
+                slot_ns = place.since(due_ns)
+                exchange, facts = await self.carrier.carry_and_settle(arrival, call, slot_ns)
+            due_ns = now_ns() + seconds_to_ns(talk.think_s)
+            talk.answered(exchange.reply)
+            if talk.over:
+                return exchange
+            if facts["outcome"] is not Outcome.OK:
+                self.conversations_cut += 1
+                return exchange
+            call = talk.call()  # while the user thinks, not when the turn is due
+            if self._thinkers:
+                await self._thinkers.until(due_ns)
 
     # --- both
 
@@ -227,69 +223,9 @@ class Dispatch:
         self._changed()
         if phase is None:
             return None
-        number = self._setting.first_id + self.arrivals
+        number = self._first_id + self._load.number(self.arrivals)
         self.arrivals += 1
         return Arrival(id=number, due_ns=due_ns, phase=phase, slot=slot)
-
-    async def _carry(self, arrival: Arrival, slot_ns: int, *, counted: bool = False) -> Exchange:
-        setting = self._setting
-        call = setting.supply.take()
-        if not counted:
-            self.flow.begin(now_ns())
-        try:
-            throttled_ns = await self._throttle()
-            exchange = await self._send(call)
-            exchange.throttled_ns = throttled_ns
-        finally:
-            self.flow.end(now_ns())
-        self._finished.append(_Finished(arrival, call, exchange, slot_ns))
-        self._news.set()
-        return exchange
-
-    async def _send(self, call: Call) -> Exchange:
-        """Send once, and again where the scenario asks for retries and the failure allows it."""
-        exchange = self._exchange(call)
-        for left in range(self._setting.retries, -1, -1):
-            if self._cut_as:
-                exchange.set_aside(self._cut_as)
-                return exchange
-            self._active.add(exchange)
-            try:
-                await exchange.run(self._setting.transport, call.request)
-            finally:
-                self._active.discard(exchange)
-            if not left or not exchange.may_be_retried:
-                return exchange
-            await self._pause(exchange.retry_after_s)
-            exchange = self._exchange(call).follow(exchange)
-        return exchange
-
-    def _exchange(self, call: Call) -> Exchange:
-        setting = self._setting
-        return Exchange(
-            endpoint=setting.endpoint,
-            limits=setting.limits,
-            expects_many=call.expects_many,
-            asked_output=call.prompt.asked_output,
-            on_piece=self._count_piece,
-        )
-
-    def _count_piece(self) -> None:
-        self.pieces += 1
-
-    async def _throttle(self) -> int | None:
-        if self._throttler is None:
-            return None
-        before = now_ns()
-        async with self._throttler:
-            return now_ns() - before
-
-    def _set_aside(self, arrival: Arrival, outcome: Outcome) -> None:
-        call = self._setting.supply.take()
-        exchange = self._exchange(call)
-        exchange.set_aside(outcome)
-        self._finished.append(_Finished(arrival, call, exchange, None))
-        self._news.set()
 
     # --- time
 
@@ -307,90 +243,49 @@ class Dispatch:
 
     def _enter(self, phase: Phase) -> None:
         self._seen_phase = phase
-        now = now_ns()
+        flow, now = self.carrier.flow, now_ns()
         if phase is Phase.MEASURE:
-            self.flow.restart(now)
+            flow.restart(now)
         else:
-            self.measured_peak = self.flow.peak
-            self.measured_mean = self.flow.mean(now)
-            self._closed.set()
+            self.measured_peak = flow.peak
+            self.measured_mean = flow.mean(now)
+            self.carrier.closed.set()
+            if self._thinkers:
+                self._thinkers.wake_all()  # whose next turn is no longer due
         self._ear.phase(phase)
 
     async def _limit_drain(self) -> None:
-        await self._closed.wait()
-        await sleep_s(self._setting.drain_s)
+        await self.carrier.closed.wait()
+        await sleep_s(self._load.drain_s)
         self.cut(Outcome.UNFINISHED)
 
-    # --- beside the slots
 
-    async def _settle_all(self) -> None:
-        while self._finished or not self._over:
-            if not self._finished:
-                self._news.clear()
-                await self._news.wait()
-                continue
-            item = self._finished.popleft()
-            facts = await item.exchange.settle(
-                self._setting.count_tokens, secrets=self._setting.secrets
-            )
-            self._ear.record(self._record(item, facts))
+class _Place:
+    """One of the places in flight, where there is a cap on them."""
 
-    def _record(self, item: _Finished, facts: dict[str, Any]) -> Record:
-        setting, arrival, prompt = self._setting, item.arrival, item.call.prompt
-        facts["error"] = storable(facts["error"], secrets=setting.secrets, prompt=prompt)
-        return Record(
-            id=arrival.id,
-            level=setting.number,
-            round=setting.round,
-            phase=arrival.phase,
-            slot=arrival.slot,
-            class_=prompt.class_,
-            conversation=prompt.conversation,
-            turn=prompt.turn,
-            prompt_hash=prompt.hash,
-            due_ns=arrival.due_ns - setting.epoch_ns,
-            slot_ns=None if item.slot_ns is None else item.slot_ns - setting.epoch_ns,
-            asked_input=prompt.asked_input,
-            asked_output=prompt.asked_output,
-            **_from_epoch(facts, setting.epoch_ns),
-        )
+    __slots__ = ("_places", "_waited")
+
+    def __init__(self, places: asyncio.Semaphore | None) -> None:
+        self._places = places
+        self._waited = places is not None and places.locked()
+
+    def since(self, due_ns: int) -> int:
+        """Return when the place was granted: at ``due_ns``, unless all were taken then."""
+        return now_ns() if self._waited else due_ns
+
+    async def __aenter__(self) -> "_Place":
+        if self._places is not None:
+            await self._places.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._places is not None:
+            self._places.release()
 
 
-def _from_epoch(facts: dict[str, Any], epoch_ns: int) -> dict[str, Any]:
-    """Turn absolute instants into instants from the run's epoch, and chunk instants into gaps."""
-    for name in _INSTANTS:
-        if facts[name] is not None:
-            facts[name] -= epoch_ns
-    chunks: Chunks = facts["chunks"]
-    before = epoch_ns
-    at_ns = chunks.at_ns
-    for index, instant in enumerate(at_ns):
-        at_ns[index] = instant - before
-        before = instant
-    return facts
-
-
-_INSTANTS = (
-    "connect_start_ns",
-    "connected_ns",
-    "tls_done_ns",
-    "sent_ns",
-    "written_ns",
-    "headers_ns",
-    "first_ns",
-    "first_output_ns",
-    "last_ns",
-    "end_ns",
-)
-
-
-def _throttler(starts_per_s: float | None) -> Throttler | None:
-    """Return a ceiling on starts that spaces them evenly (a plain one lets N through at once)."""
-    if starts_per_s is None:
-        return None
-    return Throttler(rate_limit=1, period=1 / starts_per_s, retry_interval=0.001)
-
-
-def slots_of(level: Level) -> int:
-    """Return how many requests may be in flight at once."""
-    return level.concurrency if level.concurrency is not None else level.max_in_flight
+def _pause_after(exchange: Exchange, pause_s: float) -> float:
+    """Return how long a slot waits after this exchange: longer with each failed connection."""
+    verdict = exchange.verdict
+    if verdict is None or verdict.error_class not in _NO_CONNECTION:
+        return 0.0
+    return min(max(2 * pause_s, _PAUSE_S), _LONGEST_PAUSE_S)

@@ -7,23 +7,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
-from loadgen.client.clock import LoopLag, now_ns, sleep_s
-from loadgen.client.exchange import Limits
+from loadgen.client.clock import LoopLag, Sleepers, now_ns, sleep_s
+from loadgen.client.limits import Limits
 from loadgen.client.transport import StampedTransport
 from loadgen.record import FAILED_OUTCOMES, Outcome, Phase, Record
-from loadgen.run.dispatch import Dispatch, Setting, slots_of
-from loadgen.run.events import Event, LevelEnded, PhaseChanged, Tick
+from loadgen.run.abort import Watch
+from loadgen.run.carrier import Way
+from loadgen.run.dispatch import Dispatch, Load
+from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, Tick
 from loadgen.run.phases import AnyPhases, Phases, PlannedPhases, reason_of
+from loadgen.run.share import Share, slots_of, workers_of
 from loadgen.run.store import RunStore
-from loadgen.run.supply import Call, Supply
+from loadgen.run.supply import Call, Supply, Talk
+from loadgen.scenario.abort import parse_abort_rule
 from loadgen.scenario.model import Level, Scenario, Span
 from loadgen.units import NS_PER_S
-from loadgen.workload.arrivals import Schedule
+from loadgen.workload.arrivals import Schedule, deal
 from loadgen.workload.plan import schedule_of
 
 _TICK_S = 0.5
@@ -33,7 +37,10 @@ _AHEAD = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What all levels of a run share."""
+    """What all levels of a run share, in one process.
+
+    worker, workers: which share of every level is this process's.
+    """
 
     scenario: Scenario
     transport: httpx.AsyncBaseTransport
@@ -43,13 +50,23 @@ class Session:
     store: RunStore
     epoch_ns: int
     on_event: Callable[[Event], None]
+    converse: Callable[[int, int, int], Talk] | None = None
     secrets: tuple[str, ...] = ()
     preconnect: bool = True
     count_tokens: Callable[[str], int] | None = None
+    worker: int = 0
+    workers: int = 1
+
+    def share(self, level: Level) -> Share:
+        """Return this process's share of a level."""
+        return Share(worker=self.worker, workers=workers_of(level, self.workers))
 
 
 class LevelRun:
-    """A level while it runs; ``stop`` and ``cut`` may be called from a signal handler."""
+    """A level while it runs: ``prepare``, then ``hold``.
+
+    ``stop`` and ``cut`` may be called at any time, from a signal handler too.
+    """
 
     def __init__(self, session: Session, number: int, round_: int, first_id: int) -> None:
         self.session = session
@@ -57,6 +74,10 @@ class LevelRun:
         self.round = round_
         self.level: Level = session.scenario.levels[number]
         self._first_id = first_id
+        self._share = session.share(self.level)
+        self._schedule = self._my_schedule()
+        self._supply = self._my_supply()
+        self._watch = Watch([parse_abort_rule(text) for text in session.scenario.abort_if])
         self._dispatch: Dispatch | None = None
         self._stopped: str | None = None
         self._phase = Phase.WARMUP
@@ -66,42 +87,59 @@ class LevelRun:
         self._faults = 0
 
     async def run(self) -> dict[str, Any]:
-        """Hold the level and return its manifest entry."""
-        session = self.session
-        schedule = self._schedule()
-        supply = self._supply(schedule)
-        await supply.fill()
-        if session.preconnect and isinstance(session.transport, StampedTransport):
-            await _preconnect(session, _connections(self.level))
-        with _collector_paused():
-            return await self._hold(schedule, supply)
+        """Prepare the level, hold it, and return its manifest entry."""
+        await self.prepare()
+        return await self.hold()
 
-    async def _hold(self, schedule: Schedule | None, supply: Supply) -> dict[str, Any]:
+    async def prepare(self) -> None:
+        """Build requests and connect ahead."""
         session = self.session
-        phases = self._phases(schedule, now_ns())
-        setting = Setting(
-            number=self.number,
-            round=self.round,
+        await self._supply.fill()
+        if session.preconnect and isinstance(session.transport, StampedTransport):
+            await _preconnect(session, max(_connections(self.level) // self._share.workers, 1))
+
+    async def hold(self, start_ns: int | None = None) -> dict[str, Any]:
+        """Hold the level, from ``start_ns`` (now, unless told), and return its manifest entry."""
+        with _collector_paused():
+            if start_ns is not None:
+                sleepers = Sleepers()
+                await sleepers.until(start_ns)
+                sleepers.close()
+            return await self._hold(now_ns() if start_ns is None else start_ns)
+
+    async def _hold(self, start_ns: int) -> dict[str, Any]:
+        session, scenario = self.session, self.session.scenario
+        phases = self._phases(start_ns)
+        load = Load(
             level=self.level,
             phases=phases,
+            supply=self._supply,
+            drain_s=scenario.each_level.drain_s,
+            slots=tuple(self._share.of(slots_of(self.level))) if self._schedule is None else (),
+            in_flight=self._cap(),
+            schedule=self._schedule,
+            talks=self._talks(),
+            number=self._share.number,
+        )
+        way = Way(
             transport=session.transport,
-            supply=supply,
             limits=session.limits,
-            endpoint=session.scenario.target.endpoint,
-            drain_s=session.scenario.each_level.drain_s,
+            endpoint=scenario.target.endpoint,
             epoch_ns=session.epoch_ns,
-            first_id=self._first_id,
-            schedule=schedule,
-            retries=session.scenario.limits.retries,
+            level=self.number,
+            round=self.round,
+            worker=session.worker,
+            retries=scenario.limits.retries,
+            max_starts_per_s=self._ceiling(),
             count_tokens=session.count_tokens,
             secrets=session.secrets,
         )
-        dispatch = self._dispatch = Dispatch(setting, self)
+        dispatch = self._dispatch = Dispatch(load, way, self, first_id=self._first_id)
         if self._stopped:
             dispatch.stop(self._stopped)
         self._announce(Phase.WARMUP)
         client = await self._drive(dispatch)
-        client["requests_built_late"] = supply.misses
+        client["requests_built_late"] = self._supply.misses
         reason = phases.stop_reason or "failed"
         session.store.flush()
         session.on_event(LevelEnded(level=self.number, label=self.level.label, stop_reason=reason))
@@ -123,6 +161,7 @@ class LevelRun:
     def record(self, record: Record) -> None:
         """Store a finished record and count it."""
         self.session.store.append(record)
+        self._watch.take(record)
         if record.outcome is Outcome.CLIENT_FAULT:
             self._faults += 1
         if record.phase is self._phase or self._phase is Phase.DRAIN:
@@ -133,37 +172,69 @@ class LevelRun:
         """Learn that a phase began."""
         self._announce(phase)
 
-    # --- inside
+    # --- this process's share
 
-    def _schedule(self) -> Schedule | None:
-        if self.level.rate is None:
+    def _my_schedule(self) -> Schedule | None:
+        if self.level.closed:
             return None
-        return schedule_of(self.session.scenario, self.number, round_=self.round)
+        session = self.session
+        whole = schedule_of(session.scenario, self.number, round_=self.round)
+        mine = deal(whole, self._share.worker, self._share.workers)
+        return replace(whole, due_ns=whole.due_ns[mine])
 
-    def _supply(self, schedule: Schedule | None) -> Supply:
-        def build(number: int) -> Call:
-            return self.session.build(self.number, self.round, number)
+    def _my_supply(self) -> Supply:
+        session = self.session
 
-        if schedule is not None:
-            total = len(schedule.due_ns)
+        def build(mine: int) -> Call:
+            return session.build(self.number, self.round, self._share.number(mine))
+
+        if session.converse is not None:
+            return Supply(build, ahead=0, most=0)
+        if self._schedule is not None:
+            total = len(self._schedule.due_ns)
             return Supply(build, ahead=min(total, 16 * _AHEAD), most=total)
-        each = self.session.scenario.each_level
-        warmup, measure = each.warmup_of(self.level), each.measure
+        each = session.scenario.each_level
+        warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
         counted = warmup.seconds is None and measure.seconds is None
         most = (warmup.requests or 0) + (measure.requests or 0) if counted else None
         return Supply(build, ahead=max(_AHEAD, 2 * slots_of(self.level)), most=most)
 
-    def _phases(self, schedule: Schedule | None, start_ns: int) -> AnyPhases:
+    def _talks(self) -> Callable[[int], Talk] | None:
+        converse = self.session.converse
+        if converse is None:
+            return None
+        return lambda number: converse(self.number, self.round, number)
+
+    def _cap(self) -> int | None:
+        """Return how many requests may be in flight at once, where slots do not bound them."""
+        if self._schedule is not None:
+            return max(len(self._share.of(self.level.max_in_flight)), 1)
+        if self.level.sessions is not None and self.level.concurrency is not None:
+            return max(len(self._share.of(self.level.concurrency)), 1)
+        return None
+
+    def _ceiling(self) -> float | None:
+        starts_per_s = self.level.max_starts_per_s
+        return None if starts_per_s is None else starts_per_s / self._share.workers
+
+    def _phases(self, start_ns: int) -> AnyPhases:
         each = self.session.scenario.each_level
-        warmup, measure = each.warmup_of(self.level), each.measure
+        warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
+        schedule = self._schedule
         if schedule is None:
-            return Phases(warmup=warmup, measure=measure, start_ns=start_ns)
+            return Phases(
+                warmup=self._share.span(warmup),
+                measure=self._share.span(measure),
+                start_ns=start_ns,
+            )
         return PlannedPhases(
             start_ns=start_ns,
             measure_start_ns=start_ns + schedule.measure_start_ns,
             measure_end_ns=start_ns + schedule.measure_end_ns,
             reason=reason_of(measure),
         )
+
+    # --- while it runs
 
     async def _drive(self, dispatch: Dispatch) -> dict[str, Any]:
         """Run the dispatch while watching the client itself; returns the client's figures."""
@@ -185,26 +256,29 @@ class LevelRun:
         }
 
     async def _tick(self, dispatch: Dispatch) -> None:
-        transport = self.session.transport
+        session, carrier = self.session, dispatch.carrier
         pieces, ticks, before_ns = 0, 0, now_ns()
         while True:
             await sleep_s(_TICK_S)
             ticks += 1
             now = now_ns()
-            rate = (dispatch.pieces - pieces) / ((now - before_ns) / NS_PER_S)
-            pieces, before_ns = dispatch.pieces, now
-            if isinstance(transport, StampedTransport):
-                transport.realtime.calibrate()
-            self.session.store.flush()
+            rate = (carrier.pieces - pieces) / ((now - before_ns) / NS_PER_S)
+            pieces, before_ns = carrier.pieces, now
+            if isinstance(session.transport, StampedTransport):
+                session.transport.realtime.calibrate()
+            session.store.flush()
             if ticks % _COLLECT_TICKS == 0:
                 gc.collect(1)
-            self.session.on_event(
+            if broken := self._watch.judge(now - session.epoch_ns):
+                session.on_event(Notice(text=f"aborted: {broken}"))
+                self.stop(f"abort: {broken}")
+            session.on_event(
                 Tick(
                     level=self.number,
                     label=self.level.label,
                     phase=self._phase,
                     elapsed_s=(now - self._phase_began_ns) / NS_PER_S,
-                    in_flight=dispatch.flow.in_flight,
+                    in_flight=carrier.flow.in_flight,
                     done=self._done,
                     failed=self._failed,
                     output_tokens_per_s=rate,
@@ -232,7 +306,7 @@ class LevelRun:
             case Phase.WARMUP:
                 return each.warmup_of(self.level)
             case Phase.MEASURE:
-                return each.measure
+                return each.measure_of(self.level)
         return Span(seconds=each.drain_s)
 
     def _entry(
@@ -255,6 +329,8 @@ class LevelRun:
             "end_ns": offset(now_ns()),
             "stop_reason": reason,
             "arrivals": dispatch.arrivals,
+            "next_id": self._first_id + self._share.number(dispatch.arrivals),
+            "conversations_cut": dispatch.conversations_cut,
             "peak_in_flight": dispatch.measured_peak,
             "mean_in_flight": dispatch.measured_mean,
             "client": client,
@@ -288,9 +364,9 @@ async def _preconnect(session: Session, wanted: int) -> None:
 
 def _connections(level: Level) -> int:
     """Return how many connections to make ahead: the slots, or about a second's worth of sends."""
-    if level.concurrency is not None:
-        return level.concurrency
-    return min(level.max_in_flight, max(8, round(level.rate or 0)))
+    if level.closed:
+        return level.slots
+    return min(level.max_in_flight, max(8, round(level.peak_rate)))
 
 
 def _p99(ordered_ns: list[int]) -> int | None:

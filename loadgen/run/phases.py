@@ -108,7 +108,7 @@ class PlannedPhases:
 
     def admit(self, due_ns: int) -> Phase | None:
         """Return the phase an arrival belongs to by its due instant; None after a stop."""
-        if self._stopped:
+        if self._stopped or due_ns >= self._changes[1]:
             return None
         return Phase.WARMUP if due_ns < self._changes[0] else Phase.MEASURE
 

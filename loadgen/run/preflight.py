@@ -5,22 +5,26 @@ What would make every request fail ends the run here, in one line. What the serv
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
+import orjson
 
-from loadgen.client.exchange import Exchange, Limits
+from loadgen.client.exchange import Exchange
 from loadgen.client.failures import is_certificate_error
+from loadgen.client.limits import Limits
 from loadgen.client.outcome import scrub
-from loadgen.client.requests import RequestOptions, probe_body, token_limit_hint
+from loadgen.client.requests import RequestOptions, body, probe_body, token_limit_hint
 from loadgen.client.transport import StampedTransport
 from loadgen.engines import ENGINES, Engine, engine_version, model_names, recognise
 from loadgen.errors import PreflightFailed, ServerUnreachable
 from loadgen.record import Outcome
+from loadgen.run.calibrate import Ask, Pieces
 from loadgen.run.headers import Credentials
 from loadgen.scenario.model import Scenario
+from loadgen.workload.prompt import Prompt
 
 _ASK_LIMIT_S = 10.0
 _LISTED = 10  # models named in a message
@@ -158,10 +162,53 @@ class Preflight:
             probe["ttft_ns"] = facts["first_ns"] - facts["sent_ns"]
         return engine, probe
 
-    async def _one_token(self, model: str, engine: Engine) -> dict[str, Any]:
-        body = probe_body(model=model, engine=engine, options=self._options)
+    def asker(self, found: Found) -> Ask:
+        """Return what sends a prompt for one token and says how many tokens it was."""
+
+        async def ask(prompt: Prompt) -> int | None:
+            content = body(prompt, model=found.model, engine=found.engine, options=self._options)
+            facts = await self._exchanged(content)
+            counted: int | None = facts["reported_input"]
+            return counted
+
+        return ask
+
+    def splitter(self, found: Found) -> Pieces:
+        """Return what asks the server's own tokenizer for the pieces of a text."""
+
+        async def pieces(text: str) -> list[str] | None:
+            tokenize = found.engine.tokenize
+            if tokenize is None:
+                return None
+            said = _PIECES[tokenize.kind](text, found.model) if tokenize.kind in _PIECES else None
+            if said is None:
+                return None
+            answer = await self._post_json(f"{self._target.root_url}{tokenize.path}", said)
+            return _pieces_of(answer)
+
+        return pieces
+
+    async def _post_json(self, url: str, said: dict[str, Any]) -> Any:  # noqa: ANN401
         request = httpx.Request(
-            "POST", self._target.endpoint_url(), content=body, headers=self._credentials.headers
+            "POST", url, content=orjson.dumps(said), headers=self._credentials.headers
+        )
+        try:
+            async with asyncio.timeout(_ASK_LIMIT_S):
+                response = await self._transport.handle_async_request(request)
+                await response.aread()
+        except (httpx.HTTPError, TimeoutError):
+            return None
+        try:
+            return orjson.loads(response.content) if response.status_code == 200 else None
+        except orjson.JSONDecodeError:
+            return None
+
+    async def _one_token(self, model: str, engine: Engine) -> dict[str, Any]:
+        return await self._exchanged(probe_body(model=model, engine=engine, options=self._options))
+
+    async def _exchanged(self, content: bytes) -> dict[str, Any]:
+        request = httpx.Request(
+            "POST", self._target.endpoint_url(), content=content, headers=self._credentials.headers
         )
         exchange = Exchange(endpoint=self._target.endpoint, limits=self._limits)
         await exchange.run(self._transport, request)
@@ -228,6 +275,32 @@ class Preflight:
             f"{where}: wants a key (HTTP {status}); set LOADGEN_API_KEY, or give its header "
             "with --header"
         )
+
+
+_PIECES: Mapping[str, Callable[[str, str], dict[str, Any]]] = {
+    "vllm": lambda text, model: {
+        "model": model,
+        "prompt": text,
+        "add_special_tokens": False,
+        "return_token_strs": True,
+    },
+    "llamacpp": lambda text, _: {"content": text, "add_special": False, "with_pieces": True},
+}
+"""How to ask each kind of tokenizer endpoint for the pieces of a text."""
+
+
+def _pieces_of(answer: Any) -> list[str] | None:  # noqa: ANN401 - whatever the server says
+    """Return the pieces with plain spaces, whatever mark the tokenizer has for them."""
+    if not isinstance(answer, dict):
+        return None
+    pieces = answer.get("token_strs")
+    if pieces is None and isinstance(answer.get("tokens"), list):
+        pieces = [row.get("piece") for row in answer["tokens"] if isinstance(row, dict)]
+    if not isinstance(pieces, list) or not pieces:
+        return None
+    # what is no text (llama.cpp gives bytes as a list of numbers) is no word of ours, either
+    marks = str.maketrans({"\u0120": " ", "\u2581": " "})
+    return [piece.translate(marks) if isinstance(piece, str) else "?" for piece in pieces]
 
 
 def _found(response: httpx.Response) -> bytes | None:

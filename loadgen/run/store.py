@@ -1,14 +1,16 @@
 """The run directory: made once, never overwritten, valid at every moment.
 
 ``requests.jsonl`` grows by one line as each request ends; ``manifest.json`` is replaced whole. What
-is on disk after a crash is a run whose last line may be cut.
+is on disk after a crash is a run whose last line may be cut. Several workers append to the one
+file: each writes whole lines in one call, which the system puts one after another.
 """
 
 import dataclasses
+import os
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
@@ -20,6 +22,7 @@ _FIELDS = tuple(
     for field in dataclasses.fields(Record)
     if field.name != "chunks"
 )
+_BUFFER_BYTES = 1 << 18
 _CHUNK_FIELDS = tuple(field.name for field in dataclasses.fields(Chunks))
 
 
@@ -28,15 +31,30 @@ class RunStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._requests: BinaryIO = (directory / "requests.jsonl").open("ab")
+        self._path = directory / "requests.jsonl"
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._lines: list[bytes] = []
+        self._bytes = 0
 
     def append(self, record: Record) -> None:
-        """Add one record; it reaches the disk with the next ``flush``."""
-        self._requests.write(record_line(record))
+        """Add one record; it reaches the file with the next ``flush``, or when many wait."""
+        line = record_line(record)
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._bytes > _BUFFER_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Hand what was appended to the operating system."""
-        self._requests.flush()
+        data = memoryview(b"".join(self._lines))
+        self._lines, self._bytes = [], 0
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def ids_of(self, *, level: int, round_: int) -> set[int]:
+        """Return the ids of the records that are on disk for a level."""
+        rows = (orjson.loads(line) for line in self._path.read_bytes().splitlines())
+        return {row["id"] for row in rows if (row["level"], row["round"]) == (level, round_)}
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, whole or not at all."""
@@ -46,8 +64,12 @@ class RunStore:
         fresh.replace(path)
 
     def close(self) -> None:
-        """Close the file of requests."""
-        self._requests.close()
+        """Write what waits and close the file of requests; closing twice does nothing."""
+        if self._file < 0:
+            return
+        self.flush()
+        os.close(self._file)
+        self._file = -1
 
 
 def record_line(record: Record) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 from loadgen.client.clock import breathe
-from loadgen.workload.prompt import Prompt
+from loadgen.workload.prompt import Conversation, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Call:
     prompt: Prompt
     request: httpx.Request
     expects_many: bool = False  # several choices or prompts: several usages may come
+    several_prompts: bool = False
 
 
 class Supply:
@@ -61,3 +62,32 @@ class Supply:
         call = self._build(self._number)
         self._number += 1
         return call
+
+
+class Talk:
+    """One conversation under way: what its next turn says depends on how the last was answered."""
+
+    def __init__(self, conversation: Conversation, build: Callable[[Prompt], Call]) -> None:
+        self._conversation = conversation
+        self._build = build
+        self._replies: list[str] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether every turn was taken."""
+        return len(self._replies) >= len(self._conversation.turns)
+
+    @property
+    def think_s(self) -> float:
+        """How long the user thinks before the turn after the present one."""
+        following = len(self._replies) + 1
+        turns = self._conversation.turns
+        return turns[following].think_s if following < len(turns) else 0.0
+
+    def call(self) -> Call:
+        """Build the present turn's request, with all that was said before."""
+        return self._build(self._conversation.prompt(len(self._replies), self._replies))
+
+    def answered(self, reply: str) -> None:
+        """Go on to the next turn, knowing what the server answered."""
+        self._replies.append(reply)

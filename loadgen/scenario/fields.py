@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from loadgen.scenario.abort import parse_abort_rule
 from loadgen.scenario.objective import parse_objective
-from loadgen.units import format_duration, parse_duration_s, parse_rate
+from loadgen.units import format_duration, parse_duration_s, parse_rate, parse_share
 
 _COUNT = re.compile(r"([0-9][0-9_,]*)\s*(requests?|req)")
 
@@ -22,6 +23,30 @@ def _rate(value: object) -> object:
     if isinstance(value, str | int | float):
         return parse_rate(value)
     raise ValueError("must be a rate like 4/s or 90/min")
+
+
+def _rate_or_zero(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"0+(\.0*)?\s*(/.*)?", value.strip()):
+        return 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        return 0.0
+    return _rate(value)
+
+
+def _share(value: object) -> object:
+    if isinstance(value, str | int | float):
+        return parse_share(value)
+    raise ValueError("must be a share like 30% or 0.3")
+
+
+def _workers(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError("must be 1 or more, or auto")
+
+
+def _abort_text(text: str) -> str:
+    return parse_abort_rule(text).text
 
 
 def _objective_text(text: str) -> str:
@@ -52,8 +77,12 @@ NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
 SecondsOrZero = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0)]
+RateOrZero = Annotated[float, BeforeValidator(_rate_or_zero), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)]
 Switch = Annotated[bool, Field(strict=True)]
 Objective = Annotated[str, AfterValidator(_objective_text)]
+Workers = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
+Abort = Annotated[str, AfterValidator(_abort_text)]
 FreeForm = Annotated[dict[str, Any], AfterValidator(_finite_json)]
 
 
@@ -61,32 +90,6 @@ class Part(BaseModel):
     """What all parts share: frozen, no unknown keys, file keys or field names alike."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Length(Part):
-    """A number of tokens: fixed, or normal with this mean and spread, never below 1."""
-
-    mean: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)]
-    spread: NotNegative = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_number(cls, value: object) -> object:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return {"mean": value}
-        if isinstance(value, Mapping | Length):
-            return value
-        raise ValueError("must be a number of tokens like 512, or {mean: 512, spread: 128}")
-
-    @property
-    def plain(self) -> int | dict[str, float]:
-        """As the file writes it."""
-        mean, spread = _whole(self.mean), _whole(self.spread)
-        return {"mean": mean, "spread": spread} if spread or mean != int(mean) else int(mean)
-
-
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
 
 
 class Span(Part):
@@ -137,6 +140,11 @@ def _span_part(part: object) -> tuple[str, float | int]:
     except ValueError:
         hint = "a time like 30s or a count like 200 requests is needed"
         raise ValueError(f"'{part}' will not do: {hint}") from None
+
+
+def write_rate(per_second: float) -> str:
+    """Write a rate so that reading it gives the same number: 4/s."""
+    return f"{per_second!r}".removesuffix(".0") + "/s"
 
 
 def write_duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from loadgen.errors import ScenarioError
 from loadgen.scenario import settings as paths
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.problems import Problem, misnamed_keys, problems_of
+from loadgen.scenario.problems import Problem, misnamed_keys, named_files, problems_of
 from loadgen.scenario.settings import Setting, parse_path, place, write_path
 
 FLAGS_ONLY = {
@@ -45,7 +45,7 @@ def load_scenario(
     """
     raw = _read(path)
     raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "scenario")
-    return _resolve(raw, str(path), [*settings, *_settings_of(overrides)], environ=environ)
+    return _resolve(raw, path, [*settings, *_settings_of(overrides)], environ=environ)
 
 
 def scenario_from_flags(
@@ -54,9 +54,9 @@ def scenario_from_flags(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str],
 ) -> Scenario:
-    """Make a scenario of flags alone, over FLAGS_ONLY."""
+    """Make a scenario of flags alone, over FLAGS_ONLY; files are sought where one stands."""
     raw = _copy(FLAGS_ONLY)
-    return _resolve(raw, "flags", [*settings, *_settings_of(overrides)], environ=environ)
+    return _resolve(raw, None, [*settings, *_settings_of(overrides)], environ=environ)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -87,7 +87,8 @@ def _similar(path: Path) -> str:
     """Suggest a file beside the one that is missing."""
     if not path.parent.is_dir():
         return ""
-    names = [file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml")]
+    kinds = (".yaml", ".yml") if path.suffix in (".yaml", ".yml") else (path.suffix,)
+    names = [file.name for file in path.parent.iterdir() if file.suffix in kinds]
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean '{path.with_name(close[0])}'?" if close else ""
 
@@ -145,7 +146,7 @@ def _settings_of(overrides: Sequence[str]) -> list[Setting | Problem]:
 
 def _resolve(
     raw: dict[str, Any],
-    source: str,
+    path: Path | None,
     laid_over: Sequence[Setting | Problem],
     *,
     environ: Mapping[str, str],
@@ -163,16 +164,27 @@ def _resolve(
             problems.append(((), f"{item.origin} {write_path(item.path)}: {error}"))
     filled = _Filled(environ)
     values = filled.fill(raw, ())
-    problems += [*filled.problems, *misnamed_keys(values)]
+    directory = Path() if path is None else path.parent
+    problems += [*filled.problems, *misnamed_keys(values), *_missing_files(values, directory)]
     try:
         scenario = Scenario.model_validate(values)
     except ValidationError as error:
-        already = {path for path, _ in filled.problems}
+        already = {place for place, _ in filled.problems}
         problems += [problem for problem in problems_of(error, values) if problem[0] not in already]
     if problems:
+        source = "flags" if path is None else str(path)
         lines = [_line(problem, source, origins) for problem in problems]
         raise ScenarioError(list(dict.fromkeys(filled.hide(line) for line in lines)))
-    return scenario.referring(_by_whole_span(filled.references, raw))
+    return scenario.located(directory).referring(_by_whole_span(filled.references, raw))
+
+
+def _missing_files(values: Mapping[str, Any], directory: Path) -> list[Problem]:
+    """Find the files that a scenario names and that are not there."""
+    return [
+        (place, f"'{name}': no such file{_similar(directory / name)}")
+        for place, name in named_files(values)
+        if not (directory / name).exists()
+    ]
 
 
 class _Filled:

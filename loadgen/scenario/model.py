@@ -4,7 +4,9 @@ Every model refuses unknown keys. Times are seconds here (``_s``); the file writ
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -13,23 +15,37 @@ from loadgen.engines import by_name
 from loadgen.errors import UsageError
 from loadgen.scenario import url as urls
 from loadgen.scenario.fields import (
+    Abort,
     Count,
     CountOrZero,
     FreeForm,
-    Length,
     Objective,
     Part,
-    Positive,
-    Rate,
     Seconds,
-    SecondsOrZero,
     Span,
     Switch,
+    Workers,
 )
+from loadgen.scenario.lengths import Length, ThinkTime
+from loadgen.scenario.levels import EachLevel, Level, Segment
+from loadgen.scenario.prompts import ConflictsError, Found, MixPart, Prompts
 
-__all__ = ["EachLevel", "Length", "Level", "Limits", "Prompts", "Scenario", "Span", "Target"]
+__all__ = [
+    "EachLevel",
+    "Length",
+    "Level",
+    "Limits",
+    "MixPart",
+    "Prompts",
+    "Scenario",
+    "Segment",
+    "Span",
+    "Target",
+    "ThinkTime",
+]
 
-RATE_ONLY_KEYS = ("arrivals", "max_in_flight", "at_cap")
+TOKENIZERS = ("cl100k_base", "o200k_base", "p50k_base")
+MISSING_PROMPTS = "is missing; say what is sent, like {input_tokens: 512, output_tokens: 128}"
 RESERVED_BODY_FIELDS = {
     "stream": "answers are always streamed",
     "model": "set target.model",
@@ -44,7 +60,11 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Target(Part):
-    """The server under test and how it is spoken to."""
+    """The server under test and how it is spoken to.
+
+    tokenizer: counts the tokens that the server does not report: cl100k_base, o200k_base or the
+        path of a tokenizer.json.
+    """
 
     url: str
     model: Annotated[str, Field(min_length=1)] | None = None
@@ -55,6 +75,7 @@ class Target(Part):
     insecure: Switch = False
     transport: Literal["own", "stock"] = "own"
     connections: Literal["reuse", "per_request"] = "reuse"
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
     @field_validator("url")
     @classmethod
@@ -62,6 +83,16 @@ class Target(Part):
         if problem := urls.url_problem(value):
             raise ValueError(problem)
         return value
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _known_tokenizer(cls, value: str | None) -> str | None:
+        if value is None or names_a_file(value) or value in TOKENIZERS:
+            return value
+        known = ", ".join(TOKENIZERS)
+        raise ValueError(
+            f"'{value}' is not known; name one of {known}, or a path to tokenizer.json"
+        )
 
     @field_validator("engine")
     @classmethod
@@ -113,82 +144,6 @@ class Target(Part):
         return urls.join_url(self.base_url, urls.ENDPOINT_PATHS[kind or self.endpoint])
 
 
-class Prompts(Part):
-    """What the requests say."""
-
-    source: Literal["synthetic"] = "synthetic"
-    input_tokens: Length
-    output_tokens: Length
-    shared_prefix_tokens: CountOrZero = 0
-
-    @model_validator(mode="after")
-    def _prefix_fits(self) -> Self:
-        if self.shared_prefix_tokens and self.shared_prefix_tokens >= self.input_tokens.mean:
-            raise ValueError(
-                f"shared_prefix_tokens ({self.shared_prefix_tokens}) must be below input_tokens "
-                f"({self.input_tokens.mean:g}): something must differ"
-            )
-        return self
-
-
-class Level(Part):
-    """One load setting: N requests in flight, or a rate of arrivals."""
-
-    concurrency: Count | None = None
-    rate: Rate | None = None
-    arrivals: Literal["constant", "poisson"] = "poisson"
-    max_in_flight: Count = 1024
-    at_cap: Literal["wait", "drop"] = "wait"
-    max_starts_per_s: Positive | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        given = {key for key in self.model_fields_set if getattr(self, key) is not None}
-        if conflicts := level_conflicts(given):
-            raise ValueError("; ".join(conflicts))
-        return self
-
-    @property
-    def label(self) -> str:
-        """Return "concurrency 8" or "4/s poisson"."""
-        if self.concurrency is not None:
-            return f"concurrency {self.concurrency}"
-        return f"{self.rate:g}/s {self.arrivals}"
-
-
-def level_conflicts(keys: Collection[str]) -> list[str]:
-    """Say which keys of one level do not go together."""
-    if "concurrency" in keys and "rate" in keys:
-        return ["both concurrency and rate are given; keep one"]
-    if "concurrency" not in keys and "rate" not in keys:
-        return ["neither concurrency nor rate is given; add one, like concurrency: 8 or rate: 4/s"]
-    if "concurrency" in keys:
-        return [f"{key} goes with a rate, not with concurrency; leave it out"
-                for key in RATE_ONLY_KEYS if key in keys]  # fmt: skip
-    return []
-
-
-class EachLevel(Part):
-    """The phases of every level. A warm-up of Span() means one request per slot, at least 2."""
-
-    warmup: Span = Span()
-    measure: Span = Span(seconds=30.0)
-    drain_s: SecondsOrZero = Field(default=60.0, validation_alias="drain")
-
-    @field_validator("measure")
-    @classmethod
-    def _something_to_measure(cls, span: Span) -> Span:
-        if not span.plain or 0 in (span.seconds, span.requests):
-            raise ValueError("must be longer than nothing; write it like 30s or 200 requests")
-        return span
-
-    def warmup_of(self, level: Level) -> Span:
-        """Return the warm-up of one level, with the default spelled out."""
-        if self.warmup.seconds is None and self.warmup.requests is None:
-            return Span(requests=max(2, level.concurrency or 0))
-        return self.warmup
-
-
 class Limits(Part):
     """When one request is given up. Every wait but the total is finite."""
 
@@ -201,15 +156,21 @@ class Limits(Part):
 
 
 class Scenario(Part):
-    """All that one run does."""
+    """All that one run does. What is sent stands in ``classes``, whether it is one kind or a mix.
+
+    workers: processes that share the load; "auto": as many as the load and the machine suggest.
+    """
 
     name: str
     target: Target
-    prompts: Prompts
+    one_kind: Prompts | None = Field(default=None, validation_alias="prompts")
+    mix: tuple[MixPart, ...] = ()
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
     each_level: EachLevel = EachLevel()
     rounds: Count = 1
     objectives: tuple[Objective, ...] = ()
+    abort_if: tuple[Abort, ...] = ()
+    workers: Workers = 1
     seed: CountOrZero = 0
     nonce: Literal["fresh", "fixed"] = "fresh"
     limits: Limits = Limits()
@@ -219,6 +180,7 @@ class Scenario(Part):
     # path in the file → the text with its ${NAME}, so that what came from the environment is
     # written by its name
     _references: dict[tuple[str | int, ...], Any] = PrivateAttr(default_factory=dict)
+    _directory: Path = PrivateAttr(default_factory=Path)
 
     @field_validator("name")
     @classmethod
@@ -237,10 +199,56 @@ class Scenario(Part):
             raise ValueError("; ".join(taken))
         return body
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        raw = {
+            "prompts": self.one_kind,
+            "mix": [part.name for part in self.mix] if "mix" in self.model_fields_set else None,
+        }
+        if found := [*what_is_sent_conflicts(raw), *self._conflicts_between_parts()]:
+            raise ConflictsError(found)
+        return self
+
+    def _conflicts_between_parts(self) -> Iterator[Found]:
+        several_turns = any(prompts.conversational for _, prompts in self.classes)
+        if several_turns and self.target.endpoint == "completions":
+            yield "target.endpoint", "turns need chat; completions have no messages to repeat"
+        given = "measure" in self.each_level.model_fields_set
+        if given and all(level.segments is not None for level in self.levels):
+            yield "each_level.measure", "is as long as the segments of the levels; leave it out"
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts of a scenario without a mix; see ``classes`` for both kinds."""
+        if self.one_kind is None:
+            raise UsageError(f"{self.name}: a mix has prompts for each class, none for all")
+        return self.one_kind
+
+    @property
+    def classes(self) -> tuple[tuple[str | None, Prompts], ...]:
+        """What is sent: (None, prompts), or the name and prompts of each class of the mix."""
+        if self.one_kind is not None:
+            return ((None, self.one_kind),)
+        return tuple((part.name, part.prompts) for part in self.mix)
+
+    @property
+    def conversational(self) -> bool:
+        """Say that conversations may have more than one turn."""
+        return any(prompts.conversational for _, prompts in self.classes)
+
     def referring(self, references: Mapping[tuple[str | int, ...], Any]) -> Self:
         """Remember which values came from the environment; returns this scenario."""
         self._references.update(references)
         return self
+
+    def located(self, directory: Path) -> Self:
+        """Remember where the scenario file lies; returns this scenario."""
+        self._directory = directory
+        return self
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file that the scenario names: relative to the scenario's own."""
+        return self._directory / name
 
     @property
     def references(self) -> Mapping[tuple[str | int, ...], Any]:
@@ -252,3 +260,22 @@ class Scenario(Part):
         from loadgen.scenario.public import public_dict
 
         return public_dict(self)
+
+
+def what_is_sent_conflicts(given: Mapping[str, Any]) -> Iterator[Found]:
+    """Say what is wrong with ``prompts`` beside ``mix``; given: both, a mix as its names."""
+    prompts, mix = given.get("prompts"), given.get("mix")
+    if prompts is not None and mix is not None:
+        yield "", "both prompts and mix are given; keep one"
+    elif mix is not None and not mix:
+        yield "mix", "has no class; add one, like {name: chat, weight: 70, prompts: {…}}"
+    elif prompts is None and mix is None:
+        yield "prompts", MISSING_PROMPTS
+    twice = [name for name, times in Counter(mix or ()).items() if times > 1]
+    if twice:
+        yield "mix", f"two classes have the name '{twice[0]}'; give each its own"
+
+
+def names_a_file(tokenizer: object) -> bool:
+    """Say whether a tokenizer is given as a path rather than by its name."""
+    return isinstance(tokenizer, str) and ("/" in tokenizer or tokenizer.endswith(".json"))

@@ -43,9 +43,9 @@ def parse_objective(text: str) -> Objective:
         raise ValueError(f"'{op}' will not do: an objective is an upper bound; write <=")
     return Objective(
         metric=metric,
-        quantile=_quantile(metric, percentile, bound=bound),
+        quantile=read_quantile(metric, percentile, example=f"<= {bound}"),
         op="<" if op == "<" else "<=",
-        bound=_bound(metric, bound),
+        bound=read_bound(metric, bound, op="<="),
         text=" ".join(text.split()),
     )
 
@@ -58,13 +58,14 @@ def effective_objectives(texts: tuple[str, ...]) -> tuple[Objective, ...]:
     return (*parsed, parse_objective(DEFAULT_OBJECTIVE))
 
 
-def _quantile(metric: str, percentile: str | None, *, bound: str) -> float | None:
+def read_quantile(metric: str, percentile: str | None, *, example: str) -> float | None:
+    """Read "p95" as 0.95; None for errors. example: the rest of the line, for a correction."""
     if metric == "errors":
         if percentile is not None:
-            raise ValueError(f"errors is a plain share and has no percentile; errors <= {bound}")
+            raise ValueError(f"errors is a plain share and has no percentile; errors {example}")
         return None
     if percentile is None:
-        raise ValueError(f"{metric} needs a percentile; did you mean '{metric} p95 <= {bound}'?")
+        raise ValueError(f"{metric} needs a percentile; did you mean '{metric} p95 {example}'?")
     try:
         share = round(float(percentile[1:]) / 100, 9)  # 99.9 / 100 is 0.9990000000000001
     except ValueError:
@@ -74,11 +75,13 @@ def _quantile(metric: str, percentile: str | None, *, bound: str) -> float | Non
     return share
 
 
-def _bound(metric: str, bound: str) -> float:
+def read_bound(metric: str, bound: str, *, op: str) -> float:
+    """Read a share for errors, a time in milliseconds for all else."""
     number = re.fullmatch(r"[0-9.]+", bound)
     if metric == "errors":
         if number and _bare_number(bound) >= 1:
-            raise ValueError(f"'errors <= {bound}' allows every request to fail; write {bound}%")
+            said = "never stops a run" if op == ">" else "allows every request to fail"
+            raise ValueError(f"'errors {op} {bound}' {said}; write {bound}%")
         return parse_share(bound)
     if number:
         raise ValueError(f"'{bound}' has no unit; write {bound}ms or {bound}s")

@@ -2,12 +2,26 @@
 
 import difflib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from loadgen.scenario.model import Level, Scenario, level_conflicts
+from loadgen.scenario.levels import LOADS, Level, level_conflicts
+from loadgen.scenario.model import (
+    MISSING_PROMPTS,
+    Scenario,
+    names_a_file,
+    what_is_sent_conflicts,
+)
+from loadgen.scenario.prompts import (
+    MISSING_INPUT,
+    MISSING_OUTPUT,
+    ConflictsError,
+    Found,
+    Prompts,
+    prompt_conflicts,
+)
 from loadgen.scenario.settings import Path
 
 Problem = tuple[Path, str]
@@ -15,10 +29,12 @@ Problem = tuple[Path, str]
 _MISSING = {
     "target": "is missing; say which server, like {url: http://localhost:8000}",
     "url": "is missing; write the server's address, like http://localhost:8000",
-    "prompts": "is missing; say what is sent, like {input_tokens: 512, output_tokens: 128}",
+    "prompts": MISSING_PROMPTS,
     "levels": "is missing; say which load, like [{concurrency: 1}, {concurrency: 8}]",
-    "input_tokens": "is missing; write a number of tokens, like 512",
-    "output_tokens": "is missing; write a number of tokens, like 128",
+    "input_tokens": MISSING_INPUT,
+    "output_tokens": MISSING_OUTPUT,
+    "for": "is missing; say how long, like for: 30s",
+    "name": "is missing; give it a short name",
 }
 _NO_LEVELS = "no levels; add one, like {concurrency: 8}"
 _KINDS = {
@@ -39,21 +55,63 @@ _KINDS = {
 
 def problems_of(error: ValidationError, raw: Mapping[str, Any]) -> list[Problem]:
     """Turn a validation error into problems, ordered as the parts of a scenario are."""
-    found = [_problem(item) for item in error.errors(include_url=False, include_input=False)]
+    items = error.errors(include_url=False, include_input=False)
+    found = [problem for item in items for problem in _problems(item)]
     if raw.get("levels"):  # entries that failed do not count as entries: not the user's mistake
         found = [problem for problem in found if problem != (("levels",), _NO_LEVELS)]
-    return sorted(dict.fromkeys([*found, *_conflicts_beside_errors(raw)]), key=_order)
+    found += _conflicts_beside_errors(raw)
+    if raw.get("prompts") is not None and raw.get("mix") is not None:
+        found = [problem for problem in found if problem[0][:1] != ("prompts",)]  # has to go anyway
+    return sorted(dict.fromkeys(found), key=_order)
 
 
 def misnamed_keys(raw: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield keys that are the program's names (``idle_s``) in place of the file's (``idle``)."""
-    for part, model in _parts(Scenario):
-        entries = raw.get(part)
-        if not isinstance(entries, Mapping):
-            continue
-        for name, field in model.model_fields.items():
-            if field.validation_alias and name in entries:
-                yield (part, name), f"unknown key; did you mean '{field.validation_alias}'?"
+    yield from _misnamed(Scenario, raw, ())
+
+
+def named_files(raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the files that a scenario names, each with its place."""
+    parts: list[tuple[Path, object]] = [(("prompts",), raw.get("prompts"))]
+    for index, entry in enumerate(_list(raw.get("mix"))):
+        if isinstance(entry, Mapping):
+            parts.append((("mix", index, "prompts"), entry.get("prompts")))
+    places: list[tuple[Path, object]] = [
+        ((*path, key), part[key])
+        for path, part in parts
+        if isinstance(part, Mapping)
+        for key in ("file", "lengths")
+        if key in part
+    ]
+    target = raw.get("target")
+    if isinstance(target, Mapping) and names_a_file(target.get("tokenizer")):
+        places.append((("target", "tokenizer"), target["tokenizer"]))
+    yield from ((path, name) for path, name in places if isinstance(name, str) and name)
+
+
+def _misnamed(model: type[BaseModel], entries: object, path: Path) -> Iterator[Problem]:
+    if isinstance(entries, list):
+        for index, entry in enumerate(entries):
+            yield from _misnamed(model, entry, (*path, index))
+    if not isinstance(entries, Mapping):
+        return
+    for name, field in model.model_fields.items():
+        key = str(field.validation_alias or name)
+        if key != name and name in entries:
+            yield (*path, name), f"unknown key; did you mean '{key}'?"
+        for inner in _models_in(field.annotation):
+            yield from _misnamed(inner, entries.get(key), (*path, key))
+
+
+def _problems(item: Any) -> list[Problem]:  # noqa: ANN401 - pydantic's ErrorDetails
+    error = item.get("ctx", {}).get("error")
+    if not isinstance(error, ConflictsError):
+        return [_problem(item)]
+    return _placed(error.found, tuple(item["loc"]))
+
+
+def _placed(found: Iterable[Found], path: Path) -> list[Problem]:
+    return [((*path, *key.split(".")) if key else path, text) for key, text in found]
 
 
 def _problem(item: Any) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails
@@ -113,24 +171,35 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
             yield from _models_in(inner)
 
 
-def _parts(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    for name in model.model_fields:
-        for part in _models_of(model, name):
-            yield name, part
-
-
 def _order(problem: Problem) -> tuple[int, int]:
     path = problem[0]
-    parts = list(Scenario.model_fields)
+    parts = _file_keys(Scenario)
     part = parts.index(path[0]) if path and path[0] in parts else len(parts)
     return part, path[1] if len(path) > 1 and isinstance(path[1], int) else 0
 
 
 def _conflicts_beside_errors(raw: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the conflicts of levels that have other errors too: pydantic stops before these."""
-    levels = raw.get("levels")
-    for index, level in enumerate(levels if isinstance(levels, list) else []):
-        if isinstance(level, Mapping) and {"concurrency", "rate"} & level.keys():
-            given = {key for key in level if key in Level.model_fields and level[key] is not None}
-            if conflicts := level_conflicts(given):
+    """Yield the conflicts of parts that have other errors too: pydantic stops before these."""
+    for index, level in enumerate(_list(raw.get("levels"))):
+        if isinstance(level, Mapping) and set(LOADS) & level.keys():
+            given = {key: level[key] for key in level if key in Level.model_fields}
+            if conflicts := list(level_conflicts(given)):
                 yield ("levels", index), "; ".join(conflicts)
+    yield from _of_prompts(raw.get("prompts"), ("prompts",))
+    mix = _list(raw.get("mix"))
+    for index, part in enumerate(mix):
+        if isinstance(part, Mapping):
+            yield from _of_prompts(part.get("prompts"), ("mix", index, "prompts"))
+    names = [str(part.get("name")) for part in mix if isinstance(part, Mapping)]
+    given = {"prompts": raw.get("prompts"), "mix": None if raw.get("mix") is None else names or mix}
+    yield from _placed(what_is_sent_conflicts(given), ())
+
+
+def _of_prompts(prompts: object, path: Path) -> Iterator[Problem]:
+    if isinstance(prompts, Mapping):
+        given = {key: prompts[key] for key in prompts if key in Prompts.model_fields}
+        yield from _placed(prompt_conflicts(given), path)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

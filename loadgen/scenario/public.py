@@ -1,11 +1,14 @@
 """A scenario written out again: as resolved, safe to show, and itself a valid scenario file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadgen.scenario.fields import Span, write_duration
-from loadgen.scenario.model import RATE_ONLY_KEYS, Level, Limits, Scenario, Target
+from pydantic import BaseModel
+
+from loadgen.scenario.fields import Span, write_duration, write_rate
+from loadgen.scenario.levels import RATE_ONLY_KEYS, EachLevel, Level
+from loadgen.scenario.model import Limits, MixPart, Prompts, Scenario, Target
 from loadgen.scenario.url import MASK
 
 _ONE_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
@@ -38,29 +41,59 @@ def _masked_reference_url(text: str) -> str:
 
 
 def _plain_scenario(scenario: Scenario) -> dict[str, Any]:
-    each, prompts = scenario.each_level, scenario.prompts
-    plain: dict[str, Any] = {
-        "name": scenario.name,
-        "target": _plain_target(scenario.target),
-        "prompts": {
-            "source": prompts.source,
-            "input_tokens": prompts.input_tokens.plain,
-            "output_tokens": prompts.output_tokens.plain,
-            "shared_prefix_tokens": prompts.shared_prefix_tokens,
-        },
-        "levels": [_plain_level(level) for level in scenario.levels],
-        "each_level": {"measure": each.measure.plain, "drain": write_duration(each.drain_s)},
-        "rounds": scenario.rounds,
-        "objectives": list(scenario.objectives),
-        "seed": scenario.seed,
-        "nonce": scenario.nonce,
-        "limits": _plain_limits(scenario.limits),
-    }
-    if each.warmup != Span():  # the default is said by silence: it differs from level to level
-        plain["each_level"] = {"warmup": each.warmup.plain, **plain["each_level"]}
+    plain: dict[str, Any] = {"name": scenario.name, "target": _plain_target(scenario.target)}
+    if scenario.one_kind is not None:
+        plain["prompts"] = _plain_prompts(scenario.one_kind)
+    else:
+        plain["mix"] = [_plain_part(part) for part in scenario.mix]
+    plain["levels"] = [_plain_level(level) for level in scenario.levels]
+    plain["each_level"] = _plain_each(scenario.each_level, scenario.levels)
+    for key in ("rounds", "objectives", "abort_if", "workers", "seed", "nonce"):
+        value = getattr(scenario, key)
+        if (key, value) not in (("abort_if", ()), ("workers", 1)):
+            plain[key] = list(value) if isinstance(value, tuple) else value
+    plain["limits"] = _plain_limits(scenario.limits)
     for key in ("request", "conditions"):
         if free := getattr(scenario, key):
             plain[key] = _copy(free)
+    return plain
+
+
+def _plain_prompts(prompts: Prompts) -> dict[str, Any]:
+    """Write what was given, and the defaults that a reader would want to see."""
+    given = {key for key in prompts.model_fields_set if getattr(prompts, key) is not None}
+    shown = {"source", "order"} if prompts.source == "dataset" else {"source"}
+    if prompts.source == "synthetic" and prompts.cache_hit_share is None:
+        shown.add("shared_prefix_tokens")
+    if prompts.conversational:
+        shown |= {"think_time", "history"}
+    keys = [key for key in Prompts.model_fields if key in given | shown]
+    return {key: _plain_value(getattr(prompts, key)) for key in keys}
+
+
+def _plain_value(value: Any) -> Any:  # noqa: ANN401 - a number, a text or a part
+    if hasattr(value, "plain"):
+        return value.plain
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+
+
+def _plain_part(part: MixPart) -> dict[str, Any]:
+    objectives = {"objectives": list(part.objectives)} if part.objectives else {}
+    weight = int(part.weight) if part.weight == int(part.weight) else part.weight
+    return {
+        "name": part.name,
+        "weight": weight,
+        "prompts": _plain_prompts(part.prompts),
+        **objectives,
+    }
+
+
+def _plain_each(each: EachLevel, levels: Sequence[Level]) -> dict[str, Any]:
+    plain: dict[str, Any] = {"drain": write_duration(each.drain_s)}
+    if any(level.segments is None for level in levels):  # segments say how long they are measured
+        plain = {"measure": each.measure.plain, **plain}
+    if each.warmup != Span():  # the default is said by silence: it differs from level to level
+        plain = {"warmup": each.warmup.plain, **plain}
     return plain
 
 
@@ -75,10 +108,12 @@ def _plain_target(target: Target) -> dict[str, Any]:
 
 
 def _plain_level(level: Level) -> dict[str, Any]:
-    hidden = set(RATE_ONLY_KEYS) if level.concurrency is not None else set()
+    hidden = {*RATE_ONLY_KEYS, "segments"} if level.closed else {"segments"}
     plain = level.model_dump(exclude_none=True, exclude=hidden)
     if level.rate is not None:
-        plain["rate"] = f"{level.rate!r}".removesuffix(".0") + "/s"
+        plain["rate"] = write_rate(level.rate)
+    if level.segments is not None:
+        plain = {"segments": [part.plain for part in level.segments], **plain}
     return plain
 
 

@@ -19,6 +19,8 @@ def models_body(spec: SimulatorSpec, dialect: Dialect, *, created: int) -> dict[
         model |= {"root": spec.model, "parent": None, "max_model_len": spec.context_limit}
     if dialect.name == "llamacpp":
         model["meta"] = {"n_ctx": spec.context_limit}
+    if dialect.name == "transformers":
+        model["status"] = {"value": "loaded"}
     return {"object": "list", "data": [model]}
 
 

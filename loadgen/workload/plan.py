@@ -2,26 +2,34 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loadgen.scenario.fields import Span
-from loadgen.scenario.model import Level, Scenario
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.prompts import Prompts
 from loadgen.units import NS_PER_S
 from loadgen.workload.arrivals import Schedule, open_schedule
+from loadgen.workload.prompt import Conversation
+from loadgen.workload.prompts import PromptSource, prompt_source
 from loadgen.workload.seeds import derive
 from loadgen.workload.synthetic import FIXED_NONCE, OPENING_WORDS, SyntheticPrompts
 
 HASHED_PROMPTS = 50
 """Of each level and round; the rest follows from the same seed and lengths, hashed as well."""
 
+_SAMPLED = 200  # arrivals whose tokens are summed to expect those of all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLevel:
     """One level of one round. None: known only once the server has answered.
 
-    requests, input_tokens, output_tokens: of ``measure``; tokens are the expected ones.
+    arrivals: of warm-up and measure. requests, input_tokens, output_tokens: of ``measure``; all
+        are expected ones, since a conversation may have more turns or fewer.
     seconds: the known part of warm-up and measure, without the drain; timed: nothing but time
         ends the level, so that seconds is all of it.
     """
@@ -29,6 +37,7 @@ class PlannedLevel:
     label: str
     warmup: Span
     measure: Span
+    arrivals: int | None
     requests: int | None
     input_tokens: float | None
     output_tokens: float | None
@@ -38,35 +47,46 @@ class PlannedLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPrompt:
-    """A prompt that will be sent; ``text`` shows its first words."""
+    """A prompt that will be sent; ``text`` shows its first words, or its size for a dataset."""
 
     level: int
     number: int
-    input_tokens: int
-    output_tokens: int
+    class_: str | None
+    input_tokens: int | None
+    output_tokens: int | None
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """What one arrival amounts to, on average. None: not known beforehand."""
+
+    requests: float
+    input_tokens: float | None
+    output_tokens: float | None
 
 
 def plan_level(scenario: Scenario, index: int) -> PlannedLevel:
     """Work out one level of the first round."""
-    level, each = scenario.levels[index], scenario.each_level
-    requests, seconds, timed = _extent(scenario, index)
-    prompts = scenario.prompts
-    return PlannedLevel(
-        label=level.label,
-        warmup=each.warmup_of(level),
-        measure=each.measure,
-        requests=requests,
-        input_tokens=None if requests is None else requests * prompts.input_tokens.mean,
-        output_tokens=None if requests is None else requests * prompts.output_tokens.mean,
-        seconds=seconds,
-        timed=timed,
-    )
+    return plan_levels(scenario, source_without_nonce(scenario))[index]
 
 
-def first_prompts(scenario: Scenario, *, number: int = 2, words: int = 12) -> list[PlannedPrompt]:
+def plan_levels(scenario: Scenario, source: PromptSource) -> list[PlannedLevel]:
+    """Work out all levels of the first round."""
+    expected = _expected(scenario, source)
+    return [_planned(scenario, index, expected) for index in range(len(scenario.levels))]
+
+
+def source_without_nonce(scenario: Scenario) -> PromptSource:
+    """Return what will be sent, but for the words that each run draws for itself."""
+    return prompt_source(scenario, nonce=FIXED_NONCE)
+
+
+def first_prompts(
+    scenario: Scenario, source: PromptSource | None = None, *, number: int = 2, words: int = 12
+) -> list[PlannedPrompt]:
     """Make the first prompts of each level; words drawn for each run are named, not shown."""
-    source = _prompts_without_nonce(scenario)
+    source = source or source_without_nonce(scenario)
     return [
         _first_words(scenario, source, place=(level, arrival), words=words)
         for level in range(len(scenario.levels))
@@ -74,20 +94,45 @@ def first_prompts(scenario: Scenario, *, number: int = 2, words: int = 12) -> li
     ]
 
 
-def plan_hash(scenario: Scenario) -> str:
-    """Return one SHA-256 over lengths, words, arrivals and order; the nonce is left out."""
+def plan_warnings(scenario: Scenario, source: PromptSource) -> list[str]:
+    """Say what about the plan could spoil the figures, or surprise."""
+    levels = plan_levels(scenario, source)
+    arrivals = [level.arrivals for level in levels]
+    total = None if None in arrivals else sum(filter(None, arrivals)) * scenario.rounds
+    facts = source.facts()
+    weight = sum(part.weight for part in scenario.mix) or 1.0
+    shares = [part.weight / weight for part in scenario.mix] or [1.0]
+    each = list(facts["classes"].values()) if "classes" in facts else [facts]
+    return [
+        warning
+        for said, share in zip(each, shares, strict=True)
+        if said["source"] == "dataset"
+        for warning in _about_dataset(said, total, share)
+    ]
+
+
+def passes(requests: float, unique: int) -> float:
+    """Return how many times a dataset is gone through."""
+    return requests / unique
+
+
+def plan_hash(scenario: Scenario, source: PromptSource | None = None) -> str:
+    """Return one SHA-256 over all that is sent: lengths, words, fields, arrivals and order.
+
+    Left out are the nonce, the address and the model, and how many workers share the load.
+    """
     digest = hashlib.sha256()
-    source = _prompts_without_nonce(scenario)
-    digest.update(_canonical(scenario.prompts.model_dump()))
+    source = source or source_without_nonce(scenario)
+    digest.update(_canonical([_sent(prompts) for _, prompts in scenario.classes]))
+    digest.update(_canonical([[part.name, part.weight] for part in scenario.mix]))
+    digest.update(_canonical([scenario.target.endpoint, scenario.request, _contents(source)]))
     for round_ in range(scenario.rounds):
         for index, level in enumerate(scenario.levels):
-            digest.update(_canonical(_load_of(scenario, level)))
-            if level.rate is not None:
+            digest.update(_canonical(_load_of(scenario, index)))
+            if not level.closed:
                 digest.update(schedule_of(scenario, index, round_=round_).due_ns.tobytes())
             for number in range(HASHED_PROMPTS):
-                prompt = source.prompt(level=index, round_=round_, number=number)
-                sent = [prompt.hash, prompt.asked_input, prompt.asked_output]
-                digest.update(_canonical(sent))
+                digest.update(_canonical(_said(scenario, source, (index, round_, number))))
     return digest.hexdigest()
 
 
@@ -97,51 +142,165 @@ def schedule_of(scenario: Scenario, level: int, *, round_: int) -> Schedule:
     return open_schedule(scenario.levels[level], scenario.each_level, seed=seed)
 
 
-def _extent(scenario: Scenario, index: int) -> tuple[int | None, float, bool]:
-    level, measure = scenario.levels[index], scenario.each_level.measure
-    if level.rate is not None:
-        schedule = schedule_of(scenario, index, round_=0)
-        warm = int(np.searchsorted(schedule.due_ns, schedule.measure_start_ns, side="left"))
-        return len(schedule.due_ns) - warm, schedule.measure_end_ns / NS_PER_S, True
-    requests = measure.requests if measure.seconds is None else None
-    warmup = scenario.each_level.warmup_of(level)
+def _planned(scenario: Scenario, index: int, expected: _Expected) -> PlannedLevel:
+    level, each = scenario.levels[index], scenario.each_level
+    measure, warmup = each.measure_of(level), each.warmup_of(level)
+    arrivals = measured = None
+    seconds = (warmup.seconds or 0.0) + (measure.seconds or 0.0)
     timed = warmup.requests is None and measure.requests is None
-    return requests, (warmup.seconds or 0.0) + (measure.seconds or 0.0), timed
+    if not level.closed:
+        schedule = schedule_of(scenario, index, round_=0)
+        arrivals = len(schedule.due_ns)
+        warm = int(np.searchsorted(schedule.due_ns, schedule.measure_start_ns, side="left"))
+        measured, seconds, timed = arrivals - warm, schedule.measure_end_ns / NS_PER_S, True
+    elif measure.seconds is None and measure.requests is not None:
+        # of a closed level every request counts, whatever its turn
+        measured = round(measure.requests / expected.requests)
+        arrivals = measured + round((warmup.requests or 0) / expected.requests)
+    counted = level.closed and measured is not None
+    return PlannedLevel(
+        label=level.label,
+        warmup=warmup,
+        measure=measure,
+        arrivals=arrivals,
+        requests=measure.requests if counted else _times(measured, expected.requests),
+        input_tokens=_tokens(measured, expected.input_tokens),
+        output_tokens=_tokens(measured, expected.output_tokens),
+        seconds=seconds,
+        timed=timed,
+    )
+
+
+def _times(number: int | None, each: float) -> int | None:
+    return None if number is None else round(number * each)
+
+
+def _tokens(number: int | None, each: float | None) -> float | None:
+    return None if number is None or each is None else number * each
+
+
+def _expected(scenario: Scenario, source: PromptSource) -> _Expected:
+    """Average over the first arrivals; their lengths are the same in all levels."""
+    if not scenario.conversational:
+        prompts = [source.prompt(level=0, round_=0, number=n) for n in range(_SAMPLED)]
+        return _Expected(
+            requests=1.0,
+            input_tokens=_mean([prompt.asked_input for prompt in prompts]),
+            output_tokens=_mean([prompt.asked_output for prompt in prompts]),
+        )
+    begun = [source.conversation(level=0, round_=0, number=n) for n in range(_SAMPLED)]
+    outputs = [_total([turn.asked_output for turn in one.turns]) for one in begun]
+    return _Expected(
+        requests=sum(len(one.turns) for one in begun) / len(begun),
+        input_tokens=_mean([_input_of(one) for one in begun]),
+        output_tokens=_mean(outputs),
+    )
+
+
+def _input_of(conversation: Conversation) -> int | None:
+    """Sum the input of all its requests: each repeats what was said before, answers included."""
+    before: int | None = 0
+    total = 0
+    for turn in conversation.turns:
+        if before is None or turn.input_tokens is None:
+            return None
+        total += before + turn.input_tokens
+        said = turn.reply_tokens if turn.reply_tokens is not None else turn.asked_output
+        before = None if said is None else before + turn.input_tokens + said
+    return total
+
+
+def _total(numbers: list[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _mean(numbers: list[int | None]) -> float | None:
+    total = _total(numbers)
+    return None if total is None else total / len(numbers)
 
 
 def _first_words(
-    scenario: Scenario, source: SyntheticPrompts, *, place: tuple[int, int], words: int
+    scenario: Scenario, source: PromptSource, *, place: tuple[int, int], words: int
 ) -> PlannedPrompt:
     level, number = place
     prompt = source.prompt(level=level, round_=0, number=number)
-    text = prompt.text if prompt.messages is None else prompt.messages[0]["content"]
-    asked_input, asked_output = source.lengths(round_=0, number=number)
-    shown, parts = str(text).split(" "), []
-    if scenario.nonce == "fresh":
-        shared = source.shared_words(asked_input)
-        opening = min(OPENING_WORDS, asked_input - shared)
-        parts += [f"[{shared} words all prompts of the run share]"] if shared else []
-        parts += [f"[{opening} words drawn for the run]"]
-        shown = shown[shared + opening :]
-    parts += [*shown[:words], *(["…"] if len(shown) > words else [])]
+    classes = dict(scenario.classes)
+    prompts = classes[prompt.class_]
+    text = prompt.text if prompt.messages is None else prompt.messages[0].get("content")
+    if prompts.source == "dataset":
+        parts = 1 if prompt.messages is None else len(prompt.messages)
+        said = len(json.dumps(prompt.messages or prompt.text, ensure_ascii=False))
+        shown = f"[{parts} message{'' if parts == 1 else 's'} of the dataset, {said:,} characters]"
+    else:
+        shown = _shown_words(scenario, prompts, str(text), words=words)
     return PlannedPrompt(
         level=level,
         number=number,
-        input_tokens=asked_input,
-        output_tokens=asked_output,
-        text=" ".join(parts),
+        class_=prompt.class_,
+        input_tokens=prompt.asked_input,
+        output_tokens=prompt.asked_output,
+        text=shown,
     )
 
 
-def _prompts_without_nonce(scenario: Scenario) -> SyntheticPrompts:
-    return SyntheticPrompts(
-        scenario.prompts, seed=scenario.seed, nonce=FIXED_NONCE, endpoint=scenario.target.endpoint
-    )
+def _shown_words(scenario: Scenario, prompts: Prompts, text: str, *, words: int) -> str:
+    shown, parts = text.split(" "), []
+    if scenario.nonce == "fresh":
+        made = SyntheticPrompts(prompts, seed=0, nonce=FIXED_NONCE, endpoint="completions")
+        shared = made.shared_words(len(shown))
+        opening = min(OPENING_WORDS, len(shown) - shared)
+        parts += [f"[{shared} words all prompts of the run share]"] if shared else []
+        parts += [f"[{opening} words drawn for the run]"]
+        shown = shown[shared + opening :]
+    return " ".join([*parts, *shown[:words], *(["…"] if len(shown) > words else [])])
 
 
-def _load_of(scenario: Scenario, level: Level) -> list[object]:
-    each = scenario.each_level
-    spans = [each.warmup_of(level).model_dump(), each.measure.model_dump()]
+def _about_dataset(facts: dict[str, Any], arrivals: int | None, share: float) -> Iterator[str]:
+    name, unique, bad = facts["file"], facts["unique"], facts["bad_rows"]
+    wanted = None if arrivals is None else arrivals * share
+    if wanted is not None and round(wanted) > unique:
+        yield (
+            f"{name}: about {wanted:,.0f} prompts from {unique:,} different rows, "
+            f"{passes(wanted, unique):.1f} passes; what is sent again measures the prefix cache"
+        )
+    if facts["rows"] > unique:
+        yield f"{name}: {facts['rows'] - unique:,} of {facts['rows']:,} rows are repetitions"
+    if bad:
+        first = facts["bad_examples"][0]
+        yield (
+            f"{name}: {bad:,} of {facts['rows'] + bad:,} rows cannot be sent; "
+            f"line {first['line']} {first['reason']}"
+        )
+
+
+def _said(scenario: Scenario, source: PromptSource, place: tuple[int, int, int]) -> list[object]:
+    level, round_, number = place
+    if not scenario.conversational:
+        prompt = source.prompt(level=level, round_=round_, number=number)
+        limits = [prompt.asked_input, prompt.asked_output, prompt.max_output]
+        return [prompt.hash, *limits, dict(prompt.extra)]
+    conversation = source.conversation(level=level, round_=round_, number=number)
+    return [
+        [turn.messages, turn.asked_output, turn.max_output, turn.think_s, turn.reply]
+        for turn in conversation.turns
+    ]
+
+
+def _sent(prompts: Prompts) -> dict[str, Any]:
+    """Return what decides the prompts, but for the names of files: their contents are hashed."""
+    return prompts.model_dump(exclude={"file", "lengths", "columns", "format"})
+
+
+def _contents(source: PromptSource) -> list[object]:
+    facts = source.facts()
+    each = facts["classes"].values() if "classes" in facts else [facts]
+    return [[said.get("hash"), said.get("length_pairs_hash")] for said in each]
+
+
+def _load_of(scenario: Scenario, index: int) -> list[object]:
+    level, each = scenario.levels[index], scenario.each_level
+    spans = [each.warmup_of(level).model_dump(), each.measure_of(level).model_dump()]
     return [level.model_dump(), *spans]
 
 

@@ -8,18 +8,15 @@ that a green run there never means "not tried".
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from installs import LLAMACPP, TRANSFORMERS, InstallFailed, interpreter
-from servers import HERE, Server, llamacpp, transformers_serve
+from servers import HERE, Serve, Server, llamacpp, transformers_serve
 
 sys.path.insert(0, str(HERE.parent))  # the makers that all tests share, like drive.py
-
-Serve = Callable[..., AbstractContextManager[Server]]
-"""Starts a server with the named variant of the tiny model."""
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """``loadgen run`` against a real server, as a user types it, and what it left."""
 
-import subprocess
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -29,6 +28,12 @@ class Measured:
         return {(record["outcome"], record.get("error_class")) for record in self.records}
 
     @property
+    def server_tokens(self) -> int:
+        """Return the tokens that the server should have generated: records and probes of one."""
+        probes = 1 + len(self.manifest.get("prompts", {}).get("probes", ()))
+        return probes + sum(int(record["reported_output"]) for record in self.records)
+
+    @property
     def flags(self) -> set[str]:
         return {flag for record in self.records for flag in record.get("flags", ())}
 
@@ -36,22 +41,23 @@ class Measured:
 def run(server: Server, directory: Path, *flags: str) -> Measured:
     """Measure ``server`` and return what came of it; the directory must be new."""
     done = loadgen(*arguments(server, directory, *flags), timeout=LIMIT_S)
-    return measured(done, directory)
+    return measured(done.returncode, done.stdout, done.stderr, directory)
 
 
 def arguments(server: Server, directory: Path, *flags: str) -> tuple[str, ...]:
     return ("run", "--url", server.url, "--out", str(directory), *flags)
 
 
-def measured(done: "subprocess.CompletedProcess[str]", directory: Path) -> Measured:
-    assert "Traceback" not in done.stderr, done.stderr
-    assert (directory / "summary.json").exists(), done.stderr
+def measured(status: int, out: str, err: str, directory: Path) -> Measured:
+    """Read what a run left, whatever its exit status."""
+    assert "Traceback" not in err, err
+    assert (directory / "summary.json").exists(), err
     manifest, records = read(directory)
     summary = orjson.loads((directory / "summary.json").read_bytes())
     return Measured(
-        status=done.returncode,
-        out=done.stdout,
-        err=done.stderr,
+        status=status,
+        out=out,
+        err=err,
         manifest=manifest,
         records=records,
         summary=summary,

@@ -9,7 +9,7 @@ import signal
 import threading
 from types import FrameType
 
-import xllamacpp
+import xllamacpp  # type: ignore[import-not-found]
 
 
 def main() -> None:

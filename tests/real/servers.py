@@ -11,8 +11,8 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ class Server:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(_STOP_LIMIT_S)
 
+    def freeze(self) -> None:
+        """Stop it in its tracks: its connections stay open, and silent."""
+        self.process.send_signal(signal.SIGSTOP)
+
     def last_words(self) -> str:
         """Return the end of the log, for the message of a failure."""
         lines = self.log.read_text("utf-8", "replace").splitlines()
@@ -53,6 +57,10 @@ class Server:
     def text(self, path: str) -> str:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as response:
             return str(response.read().decode())
+
+
+Serve = Callable[..., AbstractContextManager[Server]]
+"""Starts a server with the named variant of the tiny model, and the server's own options."""
 
 
 @contextmanager

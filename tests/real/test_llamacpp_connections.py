@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from conftest import Serve
-from servers import Server
+from servers import Serve, Server
 
-from loadgen.client.exchange import Exchange, Limits
+from loadgen.client.exchange import Exchange
+from loadgen.client.limits import Limits
 from loadgen.client.transport import StampedTransport
 from loadgen.record import Outcome
 

@@ -140,7 +140,7 @@ def added_tokens(model: Model) -> list[dict[str, object]]:
 
 def write_gguf(model: Model, path: Path) -> None:
     """Write the model as llama.cpp reads it."""
-    import gguf
+    import gguf  # type: ignore[import-not-found]
 
     plan = model.plan
     writer = gguf.GGUFWriter(str(path), "llama")

@@ -30,8 +30,8 @@ class Rung:
 
     error: client stamp − the simulator's send time, of chunks that were the last of their read.
     cpu_share, waited_share: of one core; ready to run but not running (None: the system does not
-        say). bytes_per_stream: growth of the process since the first rung, stored chunks included;
-        None below 256 streams, where it says little.
+        say). bytes_per_stream: what a further stream takes, counted from the lowest rung, its
+        prepared requests and undecoded chunks included; None where it says little.
     """
 
     streams: int

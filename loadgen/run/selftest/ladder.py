@@ -18,7 +18,7 @@ from loadgen.analysis.metrics import summarise
 from loadgen.analysis.summary import Distribution, LevelSummary
 from loadgen.analysis.table import RunData, read_run
 from loadgen.client.clock import now_ns
-from loadgen.client.exchange import Limits
+from loadgen.client.limits import Limits
 from loadgen.client.transport import WIRE_BYTES, StampedTransport, wire_bytes
 from loadgen.record import SCHEMA_VERSION
 from loadgen.run.descriptors import provide_descriptors
@@ -40,7 +40,6 @@ from loadgen.run.supply import Call
 from loadgen.scenario.model import Scenario
 from loadgen.workload.prompt import Prompt
 
-STREAMS = (32, 128, 256, 512, 1024)
 STEP_S = 0.02
 """The simulator emits one token of every stream at each step, as a batched engine does."""
 
@@ -56,7 +55,7 @@ _SPREAD = 37  # a step through those lengths that visits them all, in no order
 _WARMUP_S = 0.6
 _DRAIN_S = 4.0
 _GIVE_UP = 0.6  # below this share of the load asked for, higher rungs tell nothing new
-_STREAMS_OF_MEMORY = 256
+_STREAMS_OF_MEMORY = 128  # fewer more of them do not show in the size of the process
 
 
 def climb(
@@ -72,7 +71,7 @@ def climb(
         ladder = _Ladder(url, pid, _scenario(url, seconds=seconds, streams=streams))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             held = runner.run(ladder.climb(stores, tell))
-        rungs = [_judged(one, rss_before=ladder.rss_before) for one in held]
+        rungs = [_judged(one, least=held[0]) for one in held]
     return findings(rungs, machine=_machine())
 
 
@@ -81,6 +80,7 @@ class _Held:
     """One rung as it was held, before any figure is computed (that would cost memory and time)."""
 
     directory: Path
+    streams: int
     epoch_ns: int
     truth: dict[str, Instants]
     client: Shares
@@ -95,7 +95,6 @@ class _Ladder:
         self._url = url
         self._pid = pid
         self._scenario = scenario
-        self.rss_before = resident_bytes()
         self._rss_peak = 0
 
     async def climb(self, stores: Sequence[RunStore], tell: Callable[[str], None]) -> list[_Held]:
@@ -104,8 +103,8 @@ class _Ladder:
         try:
             for number, store in enumerate(stores):
                 held.append(await self._hold(number, store, transport))
-                tell(f"{self._scenario.levels[number].concurrency} streams")
-                if not self._worth_going_on(number, held[-1]):
+                tell(f"{held[-1].streams} streams")
+                if not _worth_going_on(held[-1]):
                     break
         finally:
             await transport.aclose()
@@ -124,6 +123,7 @@ class _Ladder:
         store.write_manifest(_manifest(entry))
         return _Held(
             directory=store.directory,
+            streams=self._scenario.levels[number].concurrency or 0,
             epoch_ns=session.epoch_ns,
             truth=true_send_times(self._url),
             client=client_shares,
@@ -148,25 +148,26 @@ class _Ladder:
         if isinstance(event, Tick):
             self._rss_peak = max(self._rss_peak, resident_bytes() or 0)
 
-    def _worth_going_on(self, number: int, held: _Held) -> bool:
-        """Say whether the simulator sent nearly what was asked of it; else more tells nothing."""
-        sent = np.concatenate([*held.truth.values(), np.empty(0, dtype=np.int64)])
-        asked = (self._scenario.levels[number].concurrency or 0) / STEP_S
-        if len(sent) < 2:
-            return False
-        return len(sent) / ((sent.max() - sent.min()) / 1e9) >= _GIVE_UP * asked
+
+def _worth_going_on(held: _Held) -> bool:
+    """Say whether the simulator sent nearly what was asked of it; else more tells nothing."""
+    sent = np.concatenate([*held.truth.values(), np.empty(0, dtype=np.int64)])
+    asked = held.streams / STEP_S
+    if len(sent) < 2:
+        return False
+    seconds = float(sent.max() - sent.min()) / 1e9
+    return len(sent) >= _GIVE_UP * asked * seconds
 
 
-def _judged(held: _Held, *, rss_before: int | None) -> Rung:
+def _judged(held: _Held, *, least: _Held) -> Rung:
+    """Compute a rung's figures; ``least`` is the lowest rung, from which memory is counted."""
     run = read_run(held.directory)
     level = summarise(run).levels[0]
     errors = stamp_errors_us(run, held.truth, epoch_ns=held.epoch_ns)
-    streams = level.concurrency or 0
     middle, tail, most = _quantiles(errors)
-    large = rss_before is not None and held.rss_peak and streams >= _STREAMS_OF_MEMORY
     return Rung(
-        streams=streams,
-        asked_chunks_per_s=streams / STEP_S,
+        streams=held.streams,
+        asked_chunks_per_s=held.streams / STEP_S,
         chunks_per_s=level.output_tokens_per_s or 0.0,
         stamps=len(errors),
         error_p50_us=middle,
@@ -180,9 +181,17 @@ def _judged(held: _Held, *, rss_before: int | None) -> Rung:
         waited_share=held.client.waited,
         simulator_cpu_share=held.simulator.cpu,
         simulator_waited_share=held.simulator.waited,
-        bytes_per_stream=max(held.rss_peak - (rss_before or 0), 0) // streams if large else None,
+        bytes_per_stream=_bytes_per_stream(held, least),
         checks=list(checks_of(level)),
     )
+
+
+def _bytes_per_stream(held: _Held, least: _Held) -> int | None:
+    """What a further stream takes: growth since the lowest rung over the streams since then."""
+    more = held.streams - least.streams
+    if not least.rss_peak or not held.rss_peak or more < _STREAMS_OF_MEMORY:
+        return None
+    return max(held.rss_peak - least.rss_peak, 0) // more
 
 
 def _made(directory: Path) -> Path:

@@ -1,0 +1,333 @@
+"""Can a level's figures be trusted? What was asked against what was sent, and how steadily.
+
+Each rule tells the number it found, the bound it held it against, and what to do. None of these
+blames the client: see ``checks``.
+"""
+
+from collections.abc import Callable, Iterator
+
+from loadgen.analysis.bounds import FAIL, MEASUREMENT, PASS, WARN, Bounds, Found, held
+from loadgen.analysis.stats import least_for_interval, least_n
+from loadgen.analysis.summary import Check, LevelSummary
+from loadgen.record import FAILED_OUTCOMES
+
+DROPPED_SHARE = (0.0, 0.05)
+IN_FLIGHT_SHARE = 0.05
+ERROR_RATE = (0.01, 0.5)
+"""Where most requests failed, the times describe the few that did not."""
+INPUT_SHARE = 0.01
+OUTPUT_SHARE = 0.05
+CACHED_SHARE = 0.05
+BLOCK_TOKENS = 16
+"""What a cache may hold of any prompt besides the asked prefix: the template, the run's nonce and
+the rest of a block."""
+REPEATED_SHARE = 0.01
+DRIFT_SHARE = 0.05
+ROUNDS_APART = 0.05
+ROOFLINE_SHARE = 1.10
+
+SHARE, REQUESTS = "", "requests"
+
+
+def measurement_checks(level: LevelSummary) -> Iterator[Check]:
+    """Yield the checks of the measurement that this level's figures allow."""
+    for rule in _RULES:
+        yield from rule(level)
+
+
+def _check(name: str, value: float, bounds: Bounds, *, text: str, unit: str = SHARE) -> Check:
+    found = Found(name=name, value=value, text=text, unit=unit, about=MEASUREMENT)
+    return held(found, bounds)
+
+
+def _conservation(level: LevelSummary) -> Iterator[Check]:
+    if level.arrivals_told is None:
+        return
+    yield _check(
+        "arrivals without a record",
+        abs(level.arrivals_told - level.records),
+        Bounds(warn=0, fail=0),
+        unit=REQUESTS,
+        text=f"the run counted {level.arrivals_told:,} arrivals and requests.jsonl holds"
+        f" {level.records:,}; the run directory is damaged or incomplete: measure again",
+    )
+
+
+def _internal_errors(level: LevelSummary) -> Iterator[Check]:
+    yield _check(
+        "negative durations",
+        level.internal_errors,
+        Bounds(warn=0, fail=0),
+        unit="times",
+        text="found and withheld: an error of the measurement itself; do not use this level",
+    )
+
+
+def _client_faults(level: LevelSummary) -> Iterator[Check]:
+    if level.invalid is None:
+        return
+    n = level.outcomes.get("client_fault", 0)
+    yield Check(
+        name="client faults",
+        verdict=FAIL,
+        value=n,
+        bound=0,
+        unit=REQUESTS,
+        text=f"{level.invalid}; do not use this level",
+        about=MEASUREMENT,
+    )
+
+
+def _errors(level: LevelSummary) -> Iterator[Check]:
+    if level.error_rate is None:
+        return
+    most = max(level.errors, key=lambda error: error.n, default=None)
+    named = f", most often {most.error_class} ({most.n:,})" if most else ""
+    n = sum(level.outcomes.get(outcome, 0) for outcome in FAILED_OUTCOMES)
+    yield _check(
+        "error rate",
+        level.error_rate,
+        Bounds(warn=ERROR_RATE[0], fail=ERROR_RATE[1]),
+        text=f"{n:,} requests failed{named}; the times describe only the others",
+    )
+
+
+def _dropped(level: LevelSummary) -> Iterator[Check]:
+    dropped = level.outcomes.get("dropped", 0)
+    if not level.arrivals or (level.rate is None and not dropped):
+        return
+    yield _check(
+        "dropped",
+        dropped / level.arrivals,
+        Bounds(warn=DROPPED_SHARE[0], fail=DROPPED_SHARE[1]),
+        text=f"{dropped:,} of {level.arrivals:,} arrivals found no free slot, so less load was"
+        " sent than asked; raise max_in_flight, or lower the rate",
+    )
+
+
+def _unfinished(level: LevelSummary) -> Iterator[Check]:
+    if not level.arrivals:
+        return
+    unfinished = level.outcomes.get("unfinished", 0)
+    yield _check(
+        "unfinished",
+        unfinished / level.arrivals,
+        Bounds(warn=0.0),
+        text=f"{unfinished:,} requests were cut when the drain ended; percentiles that fall among"
+        " them read '> x': lengthen each_level.drain",
+    )
+
+
+def _in_flight(level: LevelSummary) -> Iterator[Check]:
+    asked, mean = level.concurrency, level.in_flight_mean
+    if not asked or mean is None or level.sessions is not None:
+        return
+    yield _check(
+        "in flight, off by",
+        abs(mean / asked - 1),
+        Bounds(warn=IN_FLIGHT_SHARE),
+        text=f"{mean:.3g} requests were in flight on average, where {asked} were asked for;"
+        " measure for longer, or see what kept the slots from sending",
+    )
+
+
+def _window(level: LevelSummary) -> Iterator[Check]:
+    """A level of one wave of requests is over, as a window, before its first answer."""
+    typical = level.e2e.p50.value
+    if level.window_s is None or typical is None:
+        return
+    short = level.window_s < typical / 1000
+    text = f"shorter than one request ({typical / 1000:.3g} s), so the rates of this level mean"
+    yield Check(
+        name="window",
+        verdict=WARN if short else PASS,
+        value=level.window_s,
+        bound=typical / 1000,
+        unit="s",
+        text=f"{text} little; ask for more requests or for a time" if short else "",
+        about=MEASUREMENT,
+    )
+
+
+def _sample(level: LevelSummary) -> Iterator[Check]:
+    """Too few for a p95; how many an interval needs grows where neighbours resemble each other."""
+    n = max(level.ttft.n, level.e2e.n)
+    least, whole = least_n(0.95), least_for_interval(0.95)
+    verdict = WARN if n < least else PASS
+    text = f"p95 is printed from {least} requests and has an interval from {whole}; measure more"
+    yield Check(
+        name="requests",
+        verdict=verdict,
+        value=n,
+        bound=least,
+        unit=REQUESTS,
+        text=text if verdict == WARN else "",
+        about=MEASUREMENT,
+    )
+
+
+def _unclear(level: LevelSummary) -> Iterator[Check]:
+    for result in level.objectives:
+        if result.verdict != "unclear" or result.needed is None:
+            continue
+        yield Check(
+            name=f"requests for {result.objective}",
+            verdict=WARN,
+            value=result.n,
+            bound=result.needed,
+            unit=REQUESTS,
+            text=f"too few to say; with {result.misses or 0:,} misses {result.needed:,} requests"
+            " would prove it met",
+            about=MEASUREMENT,
+        )
+
+
+def _input_length(level: LevelSummary) -> Iterator[Check]:
+    asked, told = level.asked_input_mean, level.input_tokens.mean
+    if not asked or told is None:
+        return
+    overhead = level.unasked_tokens
+    template = f", {overhead:.3g} of them the template's" if overhead else ""
+    yield _check(
+        "input length, off by",
+        abs((told - overhead) / asked - 1),
+        Bounds(warn=INPUT_SHARE),
+        text=f"{told:.4g} prompt tokens reported on average{template}, where {asked:.4g} were"
+        " asked for: the server's tokenizer counts otherwise; read the reported length",
+    )
+
+
+def _output_length(level: LevelSummary) -> Iterator[Check]:
+    asked, told = level.asked_output_mean, level.output_tokens.mean
+    if not asked or told is None:
+        return
+    off = abs(told / asked - 1)
+    name = "answers stop early by" if told < asked else "answers too long by"
+    ended = ", ".join(f"{word} {n:,}" for word, n in level.finish_reasons.items())
+    yield _check(
+        name if off > OUTPUT_SHARE else "output length, off by",
+        off,
+        Bounds(warn=OUTPUT_SHARE),
+        text=f"{told:.4g} output tokens on average where {asked:.4g} were asked for (finish"
+        f" reasons: {ended or 'none'}); compare only with runs of equal length, or fix the length"
+        " on the server (ignore_eos, min_tokens)",
+    )
+
+
+def _prefix_cache(level: LevelSummary) -> Iterator[Check]:
+    """Beyond the prefix that was asked to be shared, nothing should have been met before."""
+    mean = level.input_tokens.mean
+    common = ((level.prompt_overhead or 0.0) + BLOCK_TOKENS) / mean if mean else 0.0
+    bound = max(CACHED_SHARE, level.asked_cached_share + common)
+    for name, share in (
+        ("prefix-cache hits", level.cached_input_share),
+        ("prefix-cache hits, by the server's counters", level.cached_input_share_server),
+    ):
+        if share is not None:
+            yield _check(
+                name,
+                share,
+                Bounds(warn=min(1.0, bound)),
+                text="the server had met these prompt tokens before, so TTFT is the cache's, not"
+                " the prefill's; use nonce: fresh and unlike prompts",
+            )
+
+
+def _repeated(level: LevelSummary) -> Iterator[Check]:
+    if level.repeated_prompts is None:
+        return
+    yield _check(
+        "repeated prompts",
+        level.repeated_prompts,
+        Bounds(warn=REPEATED_SHARE),
+        text="this run had sent these prompts before, and a server that remembers answers them"
+        " faster; use more prompts, or read TTFT as the cache's",
+    )
+
+
+def _steady(level: LevelSummary) -> Iterator[Check]:
+    found = level.steadiness
+    if found.verdict == "saturated":
+        served = level.requests_per_s
+        rate = f" of {level.rate:.3g}/s offered, {served:.3g}/s were served;" if (
+            level.rate is not None and served is not None) else ""  # fmt: skip
+        yield Check(
+            name="queue grew by",
+            verdict=WARN,
+            value=round(found.in_system_growth or 0),
+            bound=0,
+            unit=REQUESTS,
+            text=f"saturated:{rate} percentiles would tell only how long the level lasted and are"
+            " withheld; lower the rate",
+            about=MEASUREMENT,
+        )
+        return
+    yield from _drift(level)
+
+
+def _drift(level: LevelSummary) -> Iterator[Check]:
+    found = level.steadiness
+    text = (
+        "over the window, first to last; a server that slows down (heat, memory, other work):"
+        " look at its clocks, rest between levels, measure again"
+    )
+    for word, change, sign in (
+        ("TTFT", found.ttft_change, 1),
+        ("TPOT", found.tpot_change, 1),
+        ("output tok/s", found.thirds_change, -1),
+    ):
+        if word in found.drifting and change is not None:
+            direction = "rose" if sign > 0 else "fell"
+            name = f"{word} {direction} by"
+            yield _check(name, sign * change, Bounds(warn=DRIFT_SHARE), text=text)
+    if not found.drifting and found.verdict == "steady":
+        yield _check("drift", 0.0, Bounds(warn=DRIFT_SHARE), text=text)
+
+
+def _rounds(level: LevelSummary) -> Iterator[Check]:
+    rates = [one.output_tokens_per_s for one in level.by_round]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < 2 or not sum(known):
+        return
+    mean = sum(known) / len(known)
+    spread = (sum((rate - mean) ** 2 for rate in known) / (len(known) - 1)) ** 0.5
+    yield _check(
+        "rounds apart by",
+        spread / mean,
+        Bounds(warn=ROUNDS_APART),
+        text=f"output tok/s is {mean:.4g} ± {spread:.3g} over {len(known)} rounds; what changed"
+        " between them is no part of any one interval: find it, or measure more rounds",
+    )
+
+
+def _roofline(level: LevelSummary) -> Iterator[Check]:
+    if level.roofline_share is None:
+        return
+    yield _check(
+        "share of the decode roofline",
+        level.roofline_share,
+        Bounds(warn=ROOFLINE_SHARE),
+        text="more tokens than the memory could give: tokens are counted wrongly, the facts of"
+        " model and GPU are wrong, or the server decodes speculatively",
+    )
+
+
+_RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
+    _conservation,
+    _internal_errors,
+    _client_faults,
+    _errors,
+    _steady,
+    _dropped,
+    _in_flight,
+    _unfinished,
+    _window,
+    _sample,
+    _unclear,
+    _repeated,
+    _prefix_cache,
+    _input_length,
+    _output_length,
+    _rounds,
+    _roofline,
+)

@@ -1,0 +1,31 @@
+"""``loadgen check``: can a run's figures be trusted, and if not, why not and what to do."""
+
+import sys
+from pathlib import Path
+
+import click
+
+UNSOUND = 1
+
+
+@click.command("check")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Exit 1 on a warning, too.")
+def command(run: Path, strict: bool) -> None:
+    """Test whether the figures of RUN, a run directory, can be trusted.
+
+    Each check is told with its number, the bound it was held against and what to do: the client's
+    own delays, dropped and unfinished arrivals, requests in flight against those asked for,
+    lengths, repeated prompts and prefix-cache hits, errors, drift and saturation, the number of
+    samples, records that are missing. Exit code 1 where one failed.
+    """
+    from loadgen.report.checklist import render_checklist, verdict_of
+    from loadgen.report.terminal import look_of
+    from loadgen.report.write import summarise_run
+
+    summary = summarise_run(run)
+    text = render_checklist(summary, look=look_of(sys.stdout))
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+    unsound = ("fail", "warn") if strict else ("fail",)
+    click.get_current_context().exit(UNSOUND if verdict_of(summary) in unsound else 0)

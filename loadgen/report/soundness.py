@@ -1,0 +1,259 @@
+"""What a reader needs to trust a level: how it went, what was left out, its checks, its rounds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.analysis.course import STEADY
+from loadgen.analysis.stats import t_interval
+from loadgen.analysis.summary import Check, LevelSummary, RoundFigures
+from loadgen.report.grid import Column, Table, load_cell, load_column
+from loadgen.report.text import (
+    NONE,
+    Cell,
+    count,
+    needed,
+    number,
+    percent,
+    plain,
+    quantile_cell,
+    shares,
+)
+
+
+def course_table(levels: Sequence[LevelSummary]) -> Table:
+    """How each level went: its end, its window, what was in flight, where token counts are from."""
+    load = load_column(levels)
+    columns = (
+        load,
+        Column(label="ended by", left=True),
+        Column(label="window", unit="s", title="length of the steady interval statistics use"),
+        Column(label="left out", left=True, title="before the window, in no figure"),
+        Column(label="course", left=True, title="steady, drift, or saturated: the queue grew"),
+        Column(label="in flight", unit="mean / peak"),
+        Column(label="tokens", unit="per chunk"),
+        Column(label="token source", left=True, title="whose count the output tokens are"),
+        Column(label="finish reasons", left=True),
+        Column(label="coalesced", unit="chunks", title="chunks whose stamp is an upper bound"),
+    )
+    rows = tuple(
+        (
+            load_cell(level, load),
+            Cell(plain(level.stop_reason or NONE)),
+            Cell(number(level.window_s)),
+            Cell(left_out(level)),
+            _course_cell(level),
+            Cell(f"{number(level.in_flight_mean)} / {count(level.in_flight_peak)}"),
+            Cell(number(level.tokens_per_chunk)),
+            Cell(shares(level.token_sources)),
+            Cell(shares(level.finish_reasons)),
+            Cell(percent(level.coalesced_share)),
+        )
+        for level in levels
+    )
+    return Table(title="How each level went", columns=columns, rows=rows)
+
+
+def left_out(level: LevelSummary) -> str:
+    """Say what lies before the window: the warm-up, and what MSER-5 cut off."""
+    found = level.steadiness
+    warmup = (
+        f"warm-up: {_requests(level.warmup_requests)}" if level.warmup_requests else "no warm-up"
+    )
+    if found.cut_s:
+        cut = f"cut: {number(found.cut_s)} s, {_requests(found.cut_requests)}"
+    else:
+        cut = {
+            "off": "nothing cut (truncate: off)",
+            "too few": "nothing cut (under 50 requests)",
+            "load varies": "nothing cut (the load itself varies)",
+        }.get(found.truncation, "nothing cut")
+    unsettled = "" if found.settled else "; no steady beginning was found"
+    return f"{warmup}; {cut}{unsettled}"
+
+
+def _requests(n: int) -> str:
+    return f"{n:,} request{'' if n == 1 else 's'}"
+
+
+def _course_cell(level: LevelSummary) -> Cell:
+    found = level.steadiness
+    text = f"drift: {', '.join(found.drifting)}" if found.drifting else found.verdict
+    if text == STEADY and not found.settled:
+        text = "no drift"
+    tone = {"saturated": "bad", "drift": "warn", "unknown": "quiet"}.get(found.verdict, "")
+    thirds = ", ".join(number(rate) for rate in found.thirds)
+    return Cell(plain(text), f"output tok/s by thirds: {thirds}" if thirds else "", tone)
+
+
+def check_table(levels: Sequence[LevelSummary]) -> Table:
+    """The checks that did not pass; empty where all did."""
+    load = load_column(levels)
+    columns = (
+        load,
+        Column(label="check", left=True),
+        Column(label="verdict", left=True),
+        Column(label="value"),
+        Column(label="bound"),
+        Column(label="what to do", left=True),
+    )
+    rows = tuple(
+        (
+            load_cell(level, load),
+            Cell(plain(check.name)),
+            Cell(check.verdict, tone="bad" if check.verdict == "fail" else "warn"),
+            Cell(check_value(check)),
+            Cell(in_unit(check.bound, check.unit)),
+            Cell(plain(check.text)),
+        )
+        for level in levels
+        for check in level.checks
+        if check.verdict != "pass"
+    )
+    return Table(title="Checks", columns=columns, rows=rows)
+
+
+def check_value(check: Check) -> str:
+    """Write what a check found, with its unit."""
+    return in_unit(check.value, check.unit)
+
+
+def in_unit(value: float, unit: str) -> str:
+    """Write a share per cent, a count of things whole, a time with three digits."""
+    if not unit:
+        return percent(value)
+    if unit in ("ms", "s"):
+        return f"{number(value)} {unit}"
+    word = unit.removesuffix("s") if value == 1 else unit
+    return f"{count(value)} {word}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """A percentile of the table of intervals."""
+
+    field: str
+    name: str
+    label: str
+
+
+_INTERVALS = (
+    _Shown(field="ttft", name="p50", label="TTFT p50"),
+    _Shown(field="ttft", name="p95", label="TTFT p95"),
+    _Shown(field="itl", name="p95", label="ITL p95"),
+    _Shown(field="e2e", name="p50", label="E2E p50"),
+    _Shown(field="e2e", name="p95", label="E2E p95"),
+)
+
+
+def interval_table(levels: Sequence[LevelSummary]) -> Table:
+    """The 95 % intervals of the main percentiles, or how many requests one needs."""
+    load = load_column(levels)
+    columns = (load, Column(label="n"), *(Column(label=one.label, unit="ms") for one in _INTERVALS))
+    rows = tuple(
+        (
+            load_cell(level, load),
+            Cell(count(level.ttft.n)),
+            *(_interval_cell(level, one) for one in _INTERVALS),
+        )
+        for level in levels
+        if level.ttft.n or level.e2e.n
+    )
+    return Table(title="95 % intervals", columns=columns, rows=rows)
+
+
+def _interval_cell(level: LevelSummary, shown: _Shown) -> Cell:
+    distribution = getattr(level, shown.field)
+    found = getattr(distribution, shown.name)
+    if distribution.withheld:
+        return Cell("withheld", tone="quiet")
+    if found.low is None:
+        few = shown.field == "itl" or not distribution.n
+        text = NONE if few else f"needs {needed(distribution, shown.name):,}"
+        return Cell(text, "n too small for an interval", "quiet")
+    high = number(found.high) if found.high is not None else "∞"
+    return Cell(f"{number(found.low)} to {high}{'*' if found.by_rounds else ''}")
+
+
+def uncut_table(levels: Sequence[LevelSummary]) -> Table:
+    """The figures of levels that MSER-5 cut, with and without the cut."""
+    cut = [level for level in levels if level.uncut is not None]
+    load = load_column(cut)
+    columns = (
+        load,
+        Column(label="figures", left=True),
+        Column(label="window", unit="s"),
+        Column(label="n"),
+        Column(label="requests", unit="/s"),
+        Column(label="output", unit="tok/s"),
+        Column(label="TTFT p50", unit="ms"),
+        Column(label="TTFT p95", unit="ms"),
+        Column(label="E2E p50", unit="ms"),
+        Column(label="E2E p95", unit="ms"),
+    )
+    rows = []
+    for level in cut:
+        for word, one in (("of the window", level), ("of all of measure", level.uncut)):
+            if one is None:
+                continue
+            cells = [load_cell(level, load), Cell(word), Cell(number(one.window_s))]
+            cells += [Cell(count(one.arrivals)), Cell(number(one.requests_per_s))]
+            cells.append(Cell(number(one.output_tokens_per_s)))
+            cells += [
+                quantile_cell(distribution, name, unit="ms")
+                for distribution in (one.ttft, one.e2e)
+                for name in ("p50", "p95")
+            ]
+            rows.append(tuple(cells))
+    title = "With and without what was cut off the beginning"
+    return Table(title=title, columns=columns, rows=tuple(rows))
+
+
+_OF_ROUNDS = (
+    ("requests_per_s", "requests", "/s"),
+    ("output_tokens_per_s", "output", "tok/s"),
+    ("ttft_p50", "TTFT p50", "ms"),
+    ("ttft_p95", "TTFT p95", "ms"),
+    ("tpot_p50", "TPOT p50", "ms"),
+    ("e2e_p95", "E2E p95", "ms"),
+)
+
+
+def round_table(levels: Sequence[LevelSummary]) -> Table:
+    """Each level's rounds one by one, then their mean ± spread with its t interval (from 3)."""
+    several = [level for level in levels if level.by_round]
+    load = load_column(several)
+    columns = (
+        load,
+        Column(label="round", left=True),
+        Column(label="n"),
+        *(Column(label=label, unit=unit) for _, label, unit in _OF_ROUNDS),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for level in several:
+        rows += [_round_row(load_cell(level, load), one) for one in level.by_round]
+        rows.append(_spread_row(load_cell(level, load), level.by_round))
+    return Table(title="Rounds", columns=columns, rows=tuple(rows))
+
+
+def _round_row(load: Cell, one: RoundFigures) -> tuple[Cell, ...]:
+    figures = (Cell(number(getattr(one, field))) for field, _, _ in _OF_ROUNDS)
+    return (load, Cell(f"{one.round + 1}"), Cell(count(one.arrivals)), *figures)
+
+
+def _spread_row(load: Cell, rounds: Sequence[RoundFigures]) -> tuple[Cell, ...]:
+    cells = [load, Cell("mean ± spread"), Cell(count(sum(one.arrivals for one in rounds)))]
+    for field, _, _ in _OF_ROUNDS:
+        known = [getattr(one, field) for one in rounds if getattr(one, field) is not None]
+        if len(known) < 2:
+            cells.append(Cell(NONE))
+            continue
+        values = np.array(known)
+        between = t_interval(values)
+        small = f"{number(between.low)} … {number(between.high)}" if between else ""
+        text = f"{number(float(values.mean()))} ± {number(float(values.std(ddof=1)))}"
+        cells.append(
+            Cell(text, "95 % interval of the mean, by Student's t" if small else "", small=small)
+        )
+    return tuple(cells)

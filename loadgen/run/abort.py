@@ -1,0 +1,79 @@
+"""Stop a run that does harm: rules over a sliding window of what just ended."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.record import FAILED_OUTCOMES, Outcome, Record
+from loadgen.scenario.abort import AbortRule
+from loadgen.units import NS_PER_MS, NS_PER_S
+
+_FEWEST = 10  # requests in the window below which nothing is judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    at_ns: int
+    failed: bool
+    record: Record
+
+    def ms(self, metric: str) -> float:
+        """Return TTFT, TTFO or E2E in ms; infinite where it never came."""
+        record = self.record
+        instants = {
+            "ttft": record.first_ns,
+            "ttfo": record.first_output_ns,
+            "e2e": record.last_ns,
+        }
+        until = instants[metric]
+        if until is None or record.sent_ns is None:
+            return float(np.inf)
+        return (until - record.sent_ns) / NS_PER_MS
+
+
+class Watch:
+    """Takes records as they end; ``judge`` says which rule was broken, and by how much."""
+
+    def __init__(self, rules: Sequence[AbortRule]) -> None:
+        self._rules = rules
+        self._longest_ns = round(max((rule.window_s for rule in rules), default=0) * NS_PER_S)
+        self._ended: deque[_Ended] = deque()
+
+    def take(self, record: Record) -> None:
+        """Count one record."""
+        if not self._rules or record.end_ns is None:
+            return
+        failed = record.outcome in FAILED_OUTCOMES
+        if not failed and record.outcome is not Outcome.OK:
+            return
+        self._ended.append(_Ended(record.end_ns, failed, record))
+
+    def judge(self, now_ns: int) -> str | None:
+        """Judge the windows that end now (ns from the run's epoch)."""
+        while self._ended and self._ended[0].at_ns < now_ns - self._longest_ns:
+            self._ended.popleft()
+        for rule in self._rules:
+            value = self._value(rule, now_ns)
+            if value is not None and value > rule.bound:
+                return f"{rule.text}: {_said(rule, value)}"
+        return None
+
+    def _value(self, rule: AbortRule, now_ns: int) -> float | None:
+        since_ns = now_ns - round(rule.window_s * NS_PER_S)
+        rows = [row for row in self._ended if row.at_ns >= since_ns]
+        if len(rows) < _FEWEST:
+            return None
+        if rule.metric == "errors":
+            return sum(row.failed for row in rows) / len(rows)
+        # a request that failed counts as infinitely slow
+        values = [np.inf if row.failed else row.ms(rule.metric) for row in rows]
+        quantile = 0.5 if rule.quantile is None else rule.quantile
+        return float(np.quantile(values, quantile, method="lower"))
+
+
+def _said(rule: AbortRule, value: float) -> str:
+    if rule.metric == "errors":
+        return f"{value:.0%} of the last {rule.window_s:g} s"
+    return f"{value:,.0f} ms over the last {rule.window_s:g} s"

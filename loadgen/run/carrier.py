@@ -1,0 +1,244 @@
+"""Carry arrivals over the wire and turn each into its record.
+
+Sending is the slots' business; decoding what arrived and writing it down happens here, beside
+them, so that no slot waits for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from asyncio_throttle.throttler import Throttler
+
+from loadgen.client.answer import Endpoint
+from loadgen.client.clock import now_ns
+from loadgen.client.exchange import Exchange
+from loadgen.client.limits import Limits
+from loadgen.record import Chunks, Outcome, Phase, Record
+from loadgen.run.flow import Flow
+from loadgen.run.privacy import storable
+from loadgen.run.supply import Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request that is due."""
+
+    id: int
+    due_ns: int
+    phase: Phase
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How requests of a level are sent: the same for all of them."""
+
+    transport: httpx.AsyncBaseTransport
+    limits: Limits
+    endpoint: Endpoint
+    epoch_ns: int
+    level: int
+    round: int
+    worker: int = 0
+    retries: int = 0
+    max_starts_per_s: float | None = None
+    count_tokens: Callable[[str], int] | None = None
+    secrets: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Finished:
+    arrival: Arrival
+    call: Call
+    exchange: Exchange
+    slot_ns: int | None  # None: no slot was ever granted
+    facts: dict[str, Any] | None = None
+
+
+class Carrier:
+    """Sends what it is given; ``settle_all`` hands each record on until ``close``.
+
+    pieces: body pieces after first tokens, a live measure of tokens. closed: set by the owner when
+    arrivals are over; it cuts pauses short.
+    """
+
+    def __init__(self, way: Way, tell: Callable[[Record], None]) -> None:
+        self.flow = Flow(now_ns())
+        self.pieces = 0
+        self.closed = asyncio.Event()
+        self.cut_as: Outcome | None = None
+        self._way = way
+        self._tell = tell
+        self._active: set[Exchange] = set()
+        self._finished: deque[_Finished] = deque()
+        self._news = asyncio.Event()
+        self._over = False
+        self._throttler = _throttler(way.max_starts_per_s)
+
+    async def carry(self, arrival: Arrival, call: Call, slot_ns: int) -> Exchange:
+        """Send one request and return when its exchange is over; its record follows."""
+        exchange = await self._in_flight(call)
+        self._done(_Finished(arrival, call, exchange, slot_ns))
+        return exchange
+
+    async def carry_and_settle(
+        self, arrival: Arrival, call: Call, slot_ns: int
+    ) -> tuple[Exchange, dict[str, Any]]:
+        """Carry, and wait for the facts as well: a next turn depends on them."""
+        exchange = await self._in_flight(call)
+        facts = await self._settle(exchange)
+        self._done(_Finished(arrival, call, exchange, slot_ns, facts))
+        return exchange, facts
+
+    def set_aside(self, arrival: Arrival, call: Call, outcome: Outcome) -> None:
+        """Record an arrival that is never sent."""
+        exchange = self._exchange(call)
+        exchange.set_aside(outcome)
+        self._done(_Finished(arrival, call, exchange, None))
+
+    def cut(self, outcome: Outcome) -> None:
+        """End everything in flight with this outcome, and all that would still be sent."""
+        self.cut_as = outcome
+        for exchange in list(self._active):
+            exchange.interrupt(outcome)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the end of arrivals."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.closed.wait()
+        except TimeoutError:
+            pass
+
+    def close(self) -> None:
+        """Let ``settle_all`` return when the last record is out."""
+        self._over = True
+        self._news.set()
+
+    async def settle_all(self) -> None:
+        """Decode finished exchanges and hand their records on, in the order they ended."""
+        while self._finished or not self._over:
+            if not self._finished:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            item = self._finished.popleft()
+            facts = item.facts or await self._settle(item.exchange)
+            self._tell(self._record(item, facts))
+
+    # --- inside
+
+    async def _in_flight(self, call: Call) -> Exchange:
+        self.flow.begin(now_ns())
+        try:
+            throttled_ns = await self._throttle()
+            exchange = await self._send(call)
+            exchange.throttled_ns = throttled_ns
+            return exchange
+        finally:
+            self.flow.end(now_ns())
+
+    async def _send(self, call: Call) -> Exchange:
+        """Send once, and again where the scenario asks for retries and the failure allows it."""
+        exchange = self._exchange(call)
+        for left in range(self._way.retries, -1, -1):
+            if self.cut_as:
+                exchange.set_aside(self.cut_as)
+                return exchange
+            self._active.add(exchange)
+            try:
+                await exchange.run(self._way.transport, call.request)
+            finally:
+                self._active.discard(exchange)
+            if not left or not exchange.may_be_retried:
+                return exchange
+            await self.pause(exchange.retry_after_s)
+            exchange = self._exchange(call).follow(exchange)
+        return exchange
+
+    def _exchange(self, call: Call) -> Exchange:
+        return Exchange(
+            endpoint=self._way.endpoint,
+            limits=self._way.limits,
+            expects_many=call.expects_many,
+            several_prompts=call.several_prompts,
+            asked_output=call.prompt.asked_output,
+            on_piece=self._count_piece,
+        )
+
+    def _count_piece(self) -> None:
+        self.pieces += 1
+
+    async def _throttle(self) -> int | None:
+        if self._throttler is None:
+            return None
+        before = now_ns()
+        async with self._throttler:
+            return now_ns() - before
+
+    async def _settle(self, exchange: Exchange) -> dict[str, Any]:
+        return await exchange.settle(self._way.count_tokens, secrets=self._way.secrets)
+
+    def _done(self, item: _Finished) -> None:
+        self._finished.append(item)
+        self._news.set()
+
+    def _record(self, item: _Finished, facts: dict[str, Any]) -> Record:
+        way, arrival, prompt = self._way, item.arrival, item.call.prompt
+        facts["error"] = storable(facts["error"], secrets=way.secrets, prompt=prompt)
+        return Record(
+            id=arrival.id,
+            level=way.level,
+            round=way.round,
+            phase=arrival.phase,
+            worker=way.worker,
+            slot=arrival.slot,
+            class_=prompt.class_,
+            conversation=prompt.conversation,
+            turn=prompt.turn,
+            prompt_hash=prompt.hash,
+            due_ns=arrival.due_ns - way.epoch_ns,
+            slot_ns=None if item.slot_ns is None else item.slot_ns - way.epoch_ns,
+            asked_input=prompt.asked_input,
+            asked_output=prompt.asked_output,
+            **_from_epoch(facts, way.epoch_ns),
+        )
+
+
+_INSTANTS = (
+    "connect_start_ns",
+    "connected_ns",
+    "tls_done_ns",
+    "sent_ns",
+    "written_ns",
+    "headers_ns",
+    "first_ns",
+    "first_output_ns",
+    "last_ns",
+    "end_ns",
+)
+
+
+def _from_epoch(facts: dict[str, Any], epoch_ns: int) -> dict[str, Any]:
+    """Turn absolute instants into instants from the run's epoch, and chunk instants into gaps."""
+    for name in _INSTANTS:
+        if facts[name] is not None:
+            facts[name] -= epoch_ns
+    chunks: Chunks = facts["chunks"]
+    before = epoch_ns
+    at_ns = chunks.at_ns
+    for index, instant in enumerate(at_ns):
+        at_ns[index] = instant - before
+        before = instant
+    return facts
+
+
+def _throttler(starts_per_s: float | None) -> Throttler | None:
+    """Return a ceiling on starts that spaces them evenly (a plain one lets N through at once)."""
+    if starts_per_s is None:
+        return None
+    return Throttler(rate_limit=1, period=1 / starts_per_s, retry_interval=0.001)

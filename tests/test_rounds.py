@@ -1,0 +1,96 @@
+"""Several rounds: pooled figures, the wider interval, and what differs between rounds."""
+
+import numpy as np
+import pytest
+from make import level, make_run, record
+from report_make import level as summed
+from report_make import view
+
+from loadgen.analysis.metrics import summarise
+from loadgen.analysis.stats import t_interval
+from loadgen.analysis.summary import LevelSummary, RoundFigures
+from loadgen.analysis.table import RunData
+from loadgen.report.write import view_of
+
+
+def of_rounds(*means_ms: float, n: int = 60) -> RunData:
+    """One slot in each round; all rounds draw the same noise around a mean of their own."""
+    noise, records, levels = np.random.default_rng(3).normal(0, 1, n), [], []
+    for number, mean in enumerate(means_ms):
+        start = now = 1e6 * number
+        for ttft in mean + noise:
+            facts = {"at": [ttft, ttft + 10], "round": number}
+            records.append(record(len(records), sent=now, **facts))
+            now += ttft + 10
+        levels.append(level(round=number, window=(start, now), concurrency=1))
+    return make_run(records, levels)
+
+
+def only(run: RunData) -> LevelSummary:
+    (found,) = summarise(run).levels
+    return found
+
+
+def test_rounds_that_differ_widen_the_interval_and_say_so() -> None:
+    apart = only(of_rounds(100, 110, 120)).ttft
+    assert apart.p50.by_rounds
+    assert (apart.p50.low, apart.p50.high) == (pytest.approx(85, abs=2), pytest.approx(135, abs=2))
+    assert apart.p50.value == pytest.approx(110, abs=1)
+
+
+def test_like_rounds_keep_the_interval_of_the_samples() -> None:
+    alike = only(of_rounds(100, 100, 100)).ttft
+    assert not alike.p90.by_rounds
+    assert alike.p90.low < alike.p90.value < alike.p90.high
+
+
+def test_two_rounds_have_no_interval_between_them() -> None:
+    assert not only(of_rounds(100, 120)).ttft.p50.by_rounds
+
+
+def test_the_t_interval_by_hand() -> None:
+    found = t_interval(np.array([9.0, 10.0, 11.0]))
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(7.516, abs=1e-3), pytest.approx(12.484, 1e-3))
+    assert t_interval(np.array([9.0, 11.0])) is None
+
+
+def test_each_round_has_its_own_figures() -> None:
+    found = only(of_rounds(100, 110, 120)).by_round
+    assert [one.round for one in found] == [0, 1, 2]
+    assert [one.ttft_p50 for one in found] == pytest.approx([100, 110, 120], abs=1)
+    assert [one.arrivals for one in found] == [60, 60, 60]
+    assert only(of_rounds(100)).by_round == []
+
+
+@pytest.mark.parametrize("row", ["F13"])
+def test_rounds_are_shown_with_mean_and_spread_and_a_single_run_is_marked(row: str) -> None:
+    rates = (25_000.0, 42_000.0, 8_000.0)
+    swing = [RoundFigures(round=i, arrivals=50, output_tokens_per_s=r) for i, r in enumerate(rates)]
+    table = view(summed(rounds=3, by_round=swing)).rounds
+    output = [column.label for column in table.columns].index("output")
+    assert [row[1].text for row in table.rows] == ["1", "2", "3", "mean ± spread"]
+    assert table.rows[-1][output].text == "25,000 ± 17,000"
+    assert "single run" in {fact.label: fact.text for fact in view(summed()).facts}["levels"]
+    assert view(summed()).rounds.rows == ()
+
+
+def test_an_interval_by_rounds_is_labelled_in_every_table() -> None:
+    run = of_rounds(100, 110, 120)
+    shown = view_of(run, summarise(run))
+    ttft = next(table for table in shown.percentiles if table.title.startswith("TTFT"))
+    labels = [column.label for column in ttft.columns]
+    assert "(by rounds)" in ttft.rows[0][labels.index("p50")].small
+    assert shown.intervals.rows[0][2].text.endswith("*")
+
+
+def test_correlated_samples_say_what_they_are_worth_and_how_many_are_needed() -> None:
+    rng = np.random.default_rng(8)
+    slow = np.repeat(rng.normal(100, 20, 12), 20)  # 240 requests in 12 spells
+    records = [record(i, sent=200.0 * i, at=[one, one + 5]) for i, one in enumerate(slow)]
+    run = make_run(records, [level(window=(0, 48_000), concurrency=1)], scenario={
+        "each_level": {"truncate": "off"}})  # fmt: skip
+    shown = view_of(run, summarise(run))
+    ttft = next(table for table in shown.percentiles if table.title.startswith("TTFT"))
+    assert "worth" in ttft.rows[0][1].small
+    assert int(shown.intervals.rows[0][3].text.removeprefix("needs ").replace(",", "")) > 240

@@ -1,0 +1,262 @@
+"""The measurement's own checks: what spoils a run is found, named, numbered; a clean run passes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from make import level, make_run, record, write_run
+from report_make import error
+from report_make import level as summed
+from report_make import summary as run_of
+from virtual import closed_run
+
+from loadgen.analysis.checks import with_checks
+from loadgen.analysis.metrics import summarise
+from loadgen.analysis.soundness import measurement_checks
+from loadgen.analysis.summary import (
+    Check,
+    Distribution,
+    LevelSummary,
+    ObjectiveResult,
+    RoundFigures,
+    Steadiness,
+)
+from loadgen.cli.check import command
+from loadgen.record import Record
+from loadgen.report.checklist import verdict_line
+from loadgen.report.view import first_line
+from loadgen.simulator.engine import EngineSpec
+
+
+def told(made: LevelSummary) -> dict[str, Check]:
+    return {one.name: one for one in measurement_checks(made) if one.verdict != "pass"}
+
+
+def lengths(mean: float) -> Distribution:
+    return Distribution(n=400, mean=mean, min=mean, max=mean)
+
+
+def rounds(*rates: float) -> list[RoundFigures]:
+    return [RoundFigures(round=i, output_tokens_per_s=rate) for i, rate in enumerate(rates)]
+
+
+UNCLEAR = ObjectiveResult(
+    objective="ttft p95 <= 1s", verdict="unclear", n=100, misses=5, needed=208
+)
+GREW = Steadiness(verdict="saturated", in_system_growth=180.4)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "name", "value", "verdict"),
+    [
+        ({"arrivals_told": 400, "records": 397}, "arrivals without a record", 3, "fail"),
+        ({"internal_errors": 2}, "negative durations", 2, "fail"),
+        ({"invalid": "no ports left"}, "client faults", 0, "fail"),
+        ({"outcomes": {"ok": 380, "dropped": 20}}, "dropped", 0.05, "warn"),
+        ({"outcomes": {"ok": 360, "dropped": 40}}, "dropped", 0.1, "fail"),
+        ({"outcomes": {"ok": 399, "unfinished": 1}}, "unfinished", 0.0025, "warn"),
+        ({"in_flight_mean": 7.0}, "in flight, off by", 0.125, "warn"),
+        ({"error_rate": 0.02, "errors": [error(n=8)]}, "error rate", 0.02, "warn"),
+        ({"error_rate": 0.6, "errors": [error(n=240)]}, "error rate", 0.6, "fail"),
+        ({"window_s": 0.5}, "window", 0.5, "warn"),
+        ({"ttft": Distribution(n=10), "e2e": Distribution(n=10)}, "requests", 10, "warn"),
+        ({"objectives": [UNCLEAR]}, "requests for ttft p95 <= 1s", 100, "warn"),
+        ({"input_tokens": lengths(665.6)}, "input length, off by", 0.3, "warn"),
+        ({"output_tokens": lengths(64.0)}, "answers stop early by", 0.5, "warn"),
+        ({"output_tokens": lengths(192.0)}, "answers too long by", 0.5, "warn"),
+        ({"cached_input_share": 0.9}, "prefix-cache hits", 0.9, "warn"),
+        ({"cached_input_share_server": 0.5}, "prefix-cache hits, by the server's counters", 0.5,
+         "warn"),
+        ({"repeated_prompts": 0.95}, "repeated prompts", 0.95, "warn"),
+        ({"steadiness": GREW}, "queue grew by", 180, "warn"),
+        ({"by_round": rounds(100, 130)}, "rounds apart by", 0.184, "warn"),
+        ({"roofline_share": 1.2}, "share of the decode roofline", 1.2, "warn"),
+    ],
+    ids=["record lost", "negative", "client fault", "some dropped", "many dropped", "unfinished",
+         "in flight", "some errors", "most failed", "short window", "F01 few samples", "unclear",
+         "F06 input", "F08 early stop", "longer", "F04 cached", "server's counters", "F04 repeated",
+         "saturated", "F13 rounds", "roofline"],
+)  # fmt: skip
+def test_what_spoils_a_level_is_found_named_and_numbered(
+    spoilt: dict[str, Any], name: str, value: float, verdict: str
+) -> None:
+    found = told(summed(**spoilt))
+    assert list(found) == [name]
+    assert found[name].value == pytest.approx(value, abs=0.0006)
+    assert found[name].verdict == verdict
+    assert found[name].text
+    assert found[name].about == "measurement"
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {},
+        {"unasked_tokens": 8.0, "input_tokens": lengths(520.0)},
+        {"asked_cached_share": 0.5, "cached_input_share": 0.5},
+        {"cached_input_share": 0.03},
+        {"asked_output_mean": None},
+        {"by_round": rounds(100, 102, 99)},
+        {"concurrency": None, "in_flight_mean": 3.0},
+        {"sessions": 12, "in_flight_mean": 3.0},
+        {"arrivals_told": 432, "records": 432},
+    ],
+    ids=["sound", "F07 template", "prefix asked for", "nonce and block", "no length asked",
+         "like rounds", "open loop", "think time", "all recorded"],
+)  # fmt: skip
+def test_a_sound_level_passes(harmless: dict[str, Any]) -> None:
+    assert told(summed(**harmless)) == {}
+
+
+def test_needed_requests_are_said() -> None:
+    few = Distribution(n=10)
+    found = told(summed(ttft=few, e2e=few, objectives=[UNCLEAR]))
+    assert "from 20 requests and has an interval from 72" in found["requests"].text
+    assert "208 requests would prove it met" in found["requests for ttft p95 <= 1s"].text
+
+
+def test_one_prompt_sent_again_and_again_is_a_repeat() -> None:
+    same = [record(n, sent=100.0 * n, at=[50, 90], prompt_hash="aa") for n in range(20)]
+    unlike = [record(n, sent=100.0 * n, at=[50, 90], prompt_hash=f"{n}") for n in range(20)]
+    assert summarise(make_run(same)).levels[0].repeated_prompts == 0.95
+    assert summarise(make_run(unlike)).levels[0].repeated_prompts == 0
+    assert summarise(make_run([record(at=[10])])).levels[0].repeated_prompts is None
+
+
+def test_a_prompt_met_in_the_warm_up_counts_as_a_repeat() -> None:
+    warm = record(0, at=[5], prompt_hash="aa", phase="warmup")
+    again = record(1, sent=10, at=[5], prompt_hash="aa")
+    assert summarise(make_run([warm, again])).levels[0].repeated_prompts == 1.0
+
+
+def test_the_probe_tells_the_templates_tokens() -> None:
+    facts = {"asked_input": 128, "reported_input": 140}
+    records = [record(n, sent=20.0 * n, at=[5], **facts) for n in range(30)]
+    plain = summarise(make_run(records)).levels[0]
+    probed = summarise(make_run(records, preflight={"reported_input": 13})).levels[0]
+    assert "input length, off by" in told(plain)
+    assert (probed.prompt_overhead, "input length, off by" in told(probed)) == (12.0, False)
+
+
+def test_a_calibrated_length_includes_the_template() -> None:
+    facts = {"asked_input": 128, "reported_input": 128}
+    records = [record(n, sent=20.0 * n, at=[5], **facts) for n in range(30)]
+    exact = {"calibration": "linear", "probes": [[8, 20], [64, 76]]}
+    found = summarise(make_run(records, prompts=exact, preflight={"reported_input": 13})).levels[0]
+    assert (found.prompt_overhead, found.unasked_tokens) == (12.0, 0.0)
+    assert "input length, off by" not in told(found)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "share"),
+    [
+        ({"prompts": {"shared_prefix_tokens": 50}}, 0.5),
+        ({"prompts": {"cache_hit_share": 0.3}}, 0.3),
+        ({"mix": [{"weight": 3, "prompts": {"cache_hit_share": 0.4}}, {"prompts": {}}]}, 0.3),
+        ({}, 0.0),
+    ],
+    ids=["prefix", "wanted share", "mix by weight", "none"],
+)
+def test_the_cache_is_expected_to_meet_what_was_asked_to_be_shared(
+    scenario: dict, share: float
+) -> None:
+    run = make_run([record(at=[5], reported_input=100)], scenario=scenario)
+    assert summarise(run).levels[0].asked_cached_share == pytest.approx(share)
+
+
+def test_later_turns_repeat_what_was_said_before() -> None:
+    turns = [record(n, at=[5], turn=n, conversation="a") for n in range(2)]
+    assert summarise(make_run(turns)).levels[0].asked_cached_share == 1.0
+
+
+def test_arrivals_are_conserved() -> None:
+    records = [record(n, sent=10.0 * n, at=[5]) for n in range(8)]
+    whole = summarise(make_run(records, [level(arrivals=8)])).levels[0]
+    lost = summarise(make_run(records, [level(arrivals=9)])).levels[0]
+    assert "arrivals without a record" not in told(whole)
+    assert told(lost)["arrivals without a record"].value == 1
+
+
+def test_the_first_line_warns_of_the_first_doubt_and_counts_the_rest() -> None:
+    made = with_checks(run_of(summed(in_flight_mean=7.0, repeated_prompts=0.5)))
+    text = first_line(made).text
+    assert "mind: concurrency 8: in flight, off by 12.5 % (and 1 more warning)" in text
+    assert "\n" not in text
+
+
+def test_a_failed_check_of_the_measurement_leads_the_first_line() -> None:
+    made = with_checks(run_of(summed(arrivals_told=400, records=390)))
+    found = first_line(made)
+    assert found.text == "do not use concurrency 8: arrivals without a record 10 requests"
+    assert found.tone == "bad"
+
+
+# --- the verb
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def busy(n: int = 100, **facts: object) -> list[Record]:
+    """One slot, always busy: each answer takes 100 ms."""
+    return [
+        record(i, sent=100.0 * i, at=[50, 100], **{"prompt_hash": f"{i}", **facts})
+        for i in range(n)
+    ]
+
+
+def one_slot(n: int = 100) -> dict[str, Any]:
+    return level(window=(0, 100.0 * n), concurrency=1, arrivals=n)
+
+
+@pytest.mark.parametrize(
+    ("records", "plan", "lax", "strict", "words"),
+    [
+        (busy(), one_slot(), 0, 0, "pass: all"),
+        (busy(10), one_slot(10), 0, 1, "requests 10 requests (bound 20 requests)"),
+        (busy(prompt_hash="aa"), one_slot(), 0, 1, "repeated prompts 99 % (bound 1 %)"),
+        (busy(99), one_slot(), 1, 1, "arrivals without a record 1 request (bound 0 requests)"),
+        ([], level(), 1, 1, "fail: nothing was measured"),
+    ],
+    ids=["clean", "F01 few", "F04 repeated", "record lost", "nothing measured"],
+)
+def test_check_fails_on_a_failed_check_and_under_strict_on_a_warning(
+    tmp_path: Path, records: list[Record], plan: dict, lax: int, strict: int, words: str
+) -> None:
+    run = write_run(tmp_path / "run", records, [plan])
+    done = check(run)
+    assert (done.exit_code, check(run, "--strict").exit_code) == (lax, strict)
+    assert words in done.stdout
+
+
+def test_check_tells_each_checks_number_and_what_to_do(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", busy(10), [one_slot(10)])
+    lines = check(run).stdout.splitlines()
+    assert lines[0].startswith("made: warn: 1 of ")
+    assert lines[2] == "level 0 (n 10)"
+    assert lines[3] == "  warn  requests 10 requests (bound 20 requests)"
+    assert lines[4].strip().startswith("p95 is printed from 20 requests")
+
+
+def test_check_notes_a_run_cut_short_and_what_the_run_warned_of(tmp_path: Path) -> None:
+    facts = {"status": "interrupted", "warnings": ["10.0.0.2 does not answer"]}
+    run = write_run(tmp_path / "run", busy(), [one_slot()], **facts)
+    notes = [line.strip() for line in check(run).stdout.splitlines() if "note: " in line]
+    assert notes == ["note: the run is interrupted", "note: 10.0.0.2 does not answer"]
+
+
+def test_check_of_no_run_is_a_users_mistake(tmp_path: Path) -> None:
+    from loadgen.errors import UsageError
+
+    done = check(tmp_path)
+    assert isinstance(done.exception, UsageError)
+    assert "manifest.json is missing" in str(done.exception)
+
+
+def test_a_clean_run_of_the_engine_passes_and_a_slow_one_trips_no_check_of_the_client() -> None:
+    fast = summarise(closed_run(EngineSpec(noise=0.02), slots=8, requests=200, warmup=8))
+    slow = summarise(closed_run(EngineSpec(speed=0.1), slots=8, requests=200, warmup=8))
+    assert verdict_line(fast).startswith("pass")
+    assert [one for one in slow.levels[0].checks if one.about == "client" and one.text] == []

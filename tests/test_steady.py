@@ -1,0 +1,215 @@
+"""What is cut off a level's beginning, and whether it stayed steady."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from make import level, make_run, record
+from virtual import closed_run, open_run, poisson, queue_run, scenario_of
+
+from loadgen.analysis.metrics import summarise
+from loadgen.analysis.summary import Check, LevelSummary
+from loadgen.analysis.table import RunData
+from loadgen.report.write import view_of
+from loadgen.simulator.engine import EngineSpec
+
+COLD = EngineSpec(cold_start_s=5.0)
+
+
+def only(run: RunData) -> LevelSummary:
+    (found,) = summarise(run).levels
+    return found
+
+
+def check(found: LevelSummary, start: str) -> Check:
+    return next(one for one in found.checks if one.name.startswith(start))
+
+
+def left_out(run: RunData) -> str:
+    course = view_of(run, summarise(run)).course
+    index = [column.label for column in course.columns].index("left out")
+    return course.rows[0][index].text
+
+
+def waves(durations_ms: list[float], *, warmup: int = 0) -> RunData:
+    """One slot: each request begins when the one before it ended."""
+    records, now = [], 0.0
+    for number, took in enumerate(durations_ms):
+        phase = "warmup" if number < warmup else "measure"
+        records.append(record(number, sent=now, at=[took / 2, took], phase=phase))
+        now += took
+    begun = sum(durations_ms[:warmup])
+    return make_run(records, [level(window=(begun, now), concurrency=1)])
+
+
+COLD_WAVE = [50_000.0] * 10 + [900.0] * 90
+
+
+@pytest.mark.parametrize("row", ["F02"])
+def test_a_cold_wave_is_in_the_figures_only_where_nothing_takes_it_out(row: str) -> None:
+    cold, warm = waves(COLD_WAVE), waves(COLD_WAVE, warmup=10)
+    off = scenario_of(cold, truncate="off")
+    assert only(off).e2e.p95.value == pytest.approx(50_000)
+    assert only(cold).e2e.p95.value == only(warm).e2e.p95.value == 900
+    assert left_out(warm).startswith("warm-up: 10 requests; nothing cut")
+    assert left_out(cold) == "no warm-up; cut: 500 s, 10 requests"
+    assert left_out(off) == "no warm-up; nothing cut (truncate: off)"
+
+
+def test_the_figures_without_the_cut_stand_beside() -> None:
+    run = waves(COLD_WAVE)
+    uncut = only(run).uncut
+    assert uncut is not None
+    assert (uncut.arrivals, uncut.e2e.p95.value) == (100, pytest.approx(50_000))
+    rows = view_of(run, summarise(run)).uncut.rows
+    assert [row[1].text for row in rows] == ["of the window", "of all of measure"]
+    assert [row[-1].text for row in rows] == ["900", "50,000"]
+
+
+def test_where_nothing_was_cut_no_second_set_stands_beside() -> None:
+    assert only(scenario_of(waves(COLD_WAVE), truncate="off")).uncut is None
+    assert only(waves([900.0] * 100)).uncut is None
+
+
+def test_under_fifty_requests_nothing_is_cut_and_the_report_says_so() -> None:
+    run = waves([50_000.0] * 5 + [900.0] * 44)
+    assert only(run).arrivals == 49
+    assert only(run).steadiness.truncation == "too few"
+    assert left_out(run) == "no warm-up; nothing cut (under 50 requests)"
+
+
+@pytest.mark.parametrize("told", ["off", False], ids=["a word", "as older YAML reads it"])
+def test_truncate_off_keeps_all(told: object) -> None:
+    assert only(scenario_of(waves(COLD_WAVE), truncate=told)).arrivals == 100
+
+
+def test_a_load_that_varies_by_itself_is_not_cut_and_not_judged() -> None:
+    run = queue_run(np.arange(480) / 8, np.full(480, 0.2))
+    told = {"levels": [{"segments": [{"from": "1/s", "to": "9/s", "for": "60s"}]}]}
+    run = replace(run, manifest={**run.manifest, "scenario": told})
+    entry = {**run.manifest["levels"][0], "rate": None}
+    run = replace(run, manifest={**run.manifest, "levels": [entry]})
+    assert left_out(run) == "no warm-up; nothing cut (the load itself varies)"
+    assert only(run).steadiness.verdict == "unknown"
+
+
+def test_a_series_that_never_settles_cuts_nothing_and_is_told() -> None:
+    run = waves([1000.0 + 50 * number for number in range(100)])
+    found = only(run).steadiness
+    assert (found.settled, found.cut_requests) == (False, 0)
+    assert left_out(run).endswith("no steady beginning was found")
+
+
+def test_a_cut_never_takes_half_of_the_requests() -> None:
+    records = [record(number, at=[100, 200]) for number in range(60)]  # all at once, then nothing
+    assert only(make_run(records)).arrivals == 60
+
+
+def test_rates_and_requests_belong_to_what_is_left() -> None:
+    found = only(waves(COLD_WAVE))
+    assert (found.arrivals, found.window_s) == (90, pytest.approx(81))
+    assert found.requests_per_s == pytest.approx(90 / 81, rel=0.02)
+
+
+def test_a_cold_start_spoils_a_run_without_warm_up_unless_it_is_cut() -> None:
+    cold = closed_run(COLD, slots=16, requests=100)
+    warm = closed_run(COLD, slots=16, requests=100, warmup=16)
+    off = scenario_of(cold, truncate="off")
+    assert only(off).ttft.p95.value > 5000
+    assert only(cold).ttft.p95.value < 200
+    assert only(warm).ttft.p95.value < 200
+    assert "cut: 5" in left_out(cold)
+    assert left_out(warm).startswith("warm-up: 16 requests")
+    assert left_out(off) == "no warm-up; nothing cut (truncate: off)"
+
+
+@pytest.mark.parametrize("row", ["F12"])
+def test_a_rate_that_falls_by_thirds_is_flagged(row: str) -> None:
+    records, now = [], 0.0
+    for third, rate in enumerate((1425.0, 1331.0, 1237.0)):
+        while now < 20_000 * (third + 1):
+            took = 100 / rate * 1000  # 100 tokens each, one after the other
+            at = np.linspace(took / 100, took, 100)
+            records.append(record(len(records), sent=now, at=at, reported_output=100))
+            now += took
+    found = only(make_run(records, [level(window=(0, 60_000), concurrency=1)]))
+    assert found.steadiness.thirds == pytest.approx([1425, 1331, 1237], rel=0.005)
+    assert found.steadiness.thirds_change == pytest.approx(-0.132, abs=0.003)
+    told = check(found, "output tok/s fell by")
+    assert (told.verdict, round(told.value, 3)) == ("warn", pytest.approx(0.132, abs=0.003))
+
+
+def test_a_thermal_slope_is_found_named_and_numbered() -> None:
+    spec = EngineSpec(drift_per_min=0.12, noise=0.02)
+    found = only(closed_run(spec, slots=8, requests=1400, warmup=8))
+    assert found.window_s == pytest.approx(60, rel=0.2)
+    told = check(found, "TPOT rose by")
+    assert (told.verdict, told.value) == ("warn", pytest.approx(0.12, abs=0.025))
+    assert check(found, "output tok/s fell by").verdict == "warn"
+
+
+def test_a_steady_engine_does_not_drift() -> None:
+    found = only(closed_run(EngineSpec(noise=0.02), slots=8, requests=600, warmup=8))
+    assert (found.steadiness.verdict, found.steadiness.drifting) == ("steady", [])
+
+
+@pytest.mark.parametrize("row", ["G01"])
+def test_an_offer_above_what_is_served_is_saturated_and_meets_no_objective(row: str) -> None:
+    """5 requests/s are served, 8 offered, for 60 s."""
+    run = queue_run(np.arange(480) / 8, np.full(480, 0.2))
+    run = replace(run, manifest={**run.manifest, "scenario": {"objectives": ["ttft p50 <= 1h"]}})
+    found = only(run)
+    assert found.steadiness.verdict == "saturated"
+    assert found.steadiness.in_system_growth == pytest.approx(180, abs=3)
+    assert [result.verdict for result in found.objectives if "ttft" in result.objective] == [
+        "unclear"
+    ]
+    text = view_of(run, summarise(run)).verdict.text
+    assert text.startswith("saturated at made: the queue grew")
+
+
+def test_percentiles_of_a_saturated_level_are_withheld_and_its_rates_are_not() -> None:
+    run = queue_run(np.arange(480) / 8, np.full(480, 0.2))
+    found = only(run)
+    assert found.ttft.withheld
+    assert (found.ttft.p50.value, found.e2e.p95.value) == (None, None)
+    assert found.requests_per_s == pytest.approx(5, rel=0.03)
+    shown = view_of(run, summarise(run)).levels
+    index = [column.label for column in shown.columns].index("TTFT p50")
+    assert shown.rows[0][index].text == "withheld"
+    assert "ttft-cdf" not in {chart.key for chart in view_of(run, summarise(run)).charts}
+
+
+def test_a_queue_below_its_capacity_is_not_saturated() -> None:
+    due = poisson(3.5, 800, seed=4)
+    service = np.random.default_rng(5).exponential(0.2, 800)
+    found = only(queue_run(due, service, warmup=200))
+    assert found.steadiness.verdict == "steady"
+    assert not found.ttft.withheld
+
+
+def test_a_level_that_fills_up_is_not_saturated() -> None:
+    """10 requests/s of 4 s each, servers enough for all: 40 in flight after 4 s of 30."""
+    found = only(queue_run(np.arange(300) / 10, np.full(300, 4.0), servers=100))
+    assert found.steadiness.in_system_growth > 30
+    assert found.steadiness.verdict == "steady"
+
+
+def test_a_slow_rise_of_ttft_without_a_growing_queue_is_drift() -> None:
+    due, service = np.arange(600) / 2, np.linspace(0.2, 0.26, 600)  # 52 % busy at most
+    found = only(queue_run(due, service))
+    assert (found.steadiness.verdict, found.steadiness.drifting[0]) == ("drift", "TTFT")
+    assert check(found, "TTFT rose by").value == pytest.approx(0.3, abs=0.02)
+
+
+def test_a_closed_level_is_never_saturated() -> None:
+    found = only(closed_run(EngineSpec(drift_per_min=3.0), slots=64, requests=300))
+    assert found.steadiness.verdict != "saturated"
+
+
+def test_the_engine_below_and_above_its_capacity() -> None:
+    spec = EngineSpec(noise=0.05)
+    below = open_run(spec, due_s=poisson(25, 600, seed=1), warmup=60, rate=25)
+    above = open_run(spec, due_s=poisson(60, 600, seed=1), warmup=60, rate=60)
+    assert only(below).steadiness.verdict == "steady"
+    assert only(above).steadiness.verdict == "saturated"
