@@ -89,6 +89,28 @@ class Connection:
         """Whether another request may be sent: open, and the last one went out whole."""
         return not self.closed and self._unsent is None
 
+    def lose(self, error: OSError) -> None:
+        """Close, and tell the running exchange that the connection is lost."""
+        self._lost("reset", now_ns(), error)
+
+    def still_open(self) -> bool:
+        """Look whether the peer has closed an idle connection, before the loop says so.
+
+        Some servers announce keep-alive and close after each stream: the end comes within
+        microseconds of the last byte, and a request sent into it would be lost.
+        """
+        if self.closed:
+            return False
+        try:
+            gone = not self.sock.recv(1, socket.MSG_PEEK)
+        except _WAIT:
+            return True
+        except OSError:
+            gone = True
+        if gone:
+            self.close()
+        return not gone
+
     def release(self) -> None:
         """Forget the finished exchange; the connection is idle now and watches for its end."""
         self.reply = None

@@ -58,8 +58,8 @@ class Exchange:
         "_pending",
         "_pending_bytes",
         "_progress_ns",
-        "_stamps",
         "_said_done",
+        "_stamps",
         "_started_ns",
         "_task",
         "_whole",
@@ -115,21 +115,22 @@ class Exchange:
 
     # --- driving
 
+    def launch(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
+        """Send at once, where the transport can; ``run`` must follow and takes it from there."""
+        self._begin(transport, request)
+        send_now = getattr(transport, "send_now", None)
+        if send_now is not None:
+            send_now(request)
+
     async def run(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
         """Send ``request`` and return when its exchange is over, however that comes.
 
         The request's extensions are set here. A cancellation from outside is passed on unless it
         came through ``interrupt``.
         """
-        loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._finished = loop.create_future()
-        self.attempts += 1
-        self._started_ns = self._progress_ns = now_ns()
-        request.extensions[TRACE] = self.trace
-        request.extensions["timeout"] = {"connect": self._limits.connect_s}
-        if not getattr(transport, "stamps", False):
-            request.extensions["trace"] = httpcore_hook(self.trace)
+        if self._finished is None:
+            self._begin(transport, request)
         self._watch()
         try:
             await self._converse(transport, request)
@@ -247,6 +248,15 @@ class Exchange:
             self._finish(stamp_ns)
 
     # --- inside
+
+    def _begin(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
+        self._finished = asyncio.get_running_loop().create_future()
+        self.attempts += 1
+        self._started_ns = self._progress_ns = now_ns()
+        request.extensions[TRACE] = self.trace
+        request.extensions["timeout"] = {"connect": self._limits.connect_s}
+        if not getattr(transport, "stamps", False):
+            request.extensions["trace"] = httpcore_hook(self.trace)
 
     async def _converse(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
         assert self._finished is not None

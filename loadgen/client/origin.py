@@ -94,7 +94,7 @@ class Origin:
         """Return the most recently used idle connection, if there is one."""
         while self._idle:
             connection, _ = self._idle.popitem()
-            if not connection.closed:
+            if connection.still_open():
                 return connection
         return None
 

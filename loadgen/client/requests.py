@@ -9,7 +9,7 @@ it names, and counts tokens as the server does.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
@@ -76,18 +76,17 @@ def fields(
 def probe_body(*, model: str, engine: Engine, options: RequestOptions) -> bytes:
     """Return the preflight's request: the run's own dialect and extra fields, one output token.
 
-    Its prompt is a fixed word, so it warms no prompt of the run.
+    A field that the server would refuse in the run it refuses here. The prompt is a fixed word, so
+    it warms no prompt of the run.
     """
-    kept = {k: v for k, v in options.extra.items() if k not in (*TOKEN_LIMITS, "min_tokens", "n")}
+    kept = {k: v for k, v in options.extra.items() if k not in (*TOKEN_LIMITS, "min_tokens")}
     prompt = Prompt(
         messages=[{"role": "user", "content": "Hello"}] if options.endpoint == "chat" else None,
         text="Hello" if options.endpoint == "completions" else None,
         asked_output=1,
         hash="probe",
     )
-    probing = RequestOptions(
-        endpoint=options.endpoint, extra=kept, include_usage=options.include_usage
-    )
+    probing = replace(options, extra=kept)
     return body(prompt, model=model, engine=engine, options=probing)
 
 

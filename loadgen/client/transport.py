@@ -19,6 +19,7 @@ from loadgen.client.reply import Reply
 from loadgen.client.trace import TRACE, Trace
 
 WIRE_BYTES = "loadgen.bytes"
+_STARTED = "loadgen.started"
 _LINGER_S = 1.0
 
 
@@ -47,6 +48,24 @@ class StampedTransport(httpx.AsyncBaseTransport):
             self._origins[key] = Origin(url, realtime=self.realtime, context=context)
         return self._origins[key]
 
+    def send_now(self, request: httpx.Request) -> bool:
+        """Send over an idle connection at once, not waiting for the loop; False if none is idle.
+
+        ``handle_async_request`` with the same request then awaits the answer. The request must
+        carry its trace and its bytes (``TRACE``, ``WIRE_BYTES``).
+        """
+        origin = self.origin(request.url)
+        connection = origin.take() if self._reuse else None
+        if connection is None:
+            return False
+        trace: Trace = request.extensions[TRACE]
+        trace.connection = "reused"
+        trace.peer = connection.peer
+        reply = Reply(trace, _Done(self, origin, connection))
+        self._send(connection, request.extensions[WIRE_BYTES], reply)
+        request.extensions[_STARTED] = (connection, reply)
+        return True
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; returns when the response's head is in.
 
@@ -60,16 +79,22 @@ class StampedTransport(httpx.AsyncBaseTransport):
             data = wire_bytes(request)
         limit_s: float | None = request.extensions.get("timeout", {}).get("connect")
         origin = self.origin(request.url)
-        connection = origin.take() if self._reuse else None
+        started: tuple[Connection, Reply] | None = request.extensions.pop(_STARTED, None)
+        connection = origin.take() if self._reuse and not started else None
         while True:
-            reused = connection is not None
-            if connection is None:
-                connection = await origin.open(trace, limit_s)
-            trace.connection = "reused" if reused else "new"
-            trace.peer = connection.peer
-            reply = Reply(trace, self._when_done(origin, connection))
+            reused = started is not None or connection is not None
+            if started is not None:
+                connection, reply = started
+                started = None
+            else:
+                if connection is None:
+                    connection = await origin.open(trace, limit_s)
+                trace.connection = "reused" if reused else "new"
+                trace.peer = connection.peer
+                reply = Reply(trace, _Done(self, origin, connection))
+                self._send(connection, data, reply)
             try:
-                await self._exchange(connection, data, reply)
+                await self._head_of(reply, connection)
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
                 if not reused or reply.any_bytes:
                     raise
@@ -92,22 +117,20 @@ class StampedTransport(httpx.AsyncBaseTransport):
         for origin in self._origins.values():
             origin.close()
 
-    async def _exchange(self, connection: Connection, data: bytes, reply: Reply) -> None:
+    def _send(self, connection: Connection, data: bytes, reply: Reply) -> None:
         self._busy.add(connection)
         try:
-            try:
-                connection.send(data, reply)
-            except OSError as error:
-                connection.close()
-                raise httpx.WriteError(f"{connection.peer}: {error}") from error
+            connection.send(data, reply)
+        except OSError as error:
+            connection.lose(error)
+
+    async def _head_of(self, reply: Reply, connection: Connection) -> None:
+        try:
             await reply.headers_done
         except BaseException:
             connection.close()
             self._busy.discard(connection)
             raise
-
-    def _when_done(self, origin: Origin, connection: Connection) -> "_Done":
-        return _Done(self, origin, connection)
 
     def finished(self, origin: Origin, connection: Connection, keep: bool) -> None:
         """Take a connection back whose exchange is over."""

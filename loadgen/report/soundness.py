@@ -160,7 +160,9 @@ def interval_table(levels: Sequence[LevelSummary]) -> Table:
         for level in levels
         if level.ttft.n or level.e2e.n
     )
-    return Table(title="95 % intervals", columns=columns, rows=rows)
+    by_rounds = any(cell.text.endswith("*") for row in rows for cell in row)
+    title = "95 % intervals (*: by rounds)" if by_rounds else "95 % intervals"
+    return Table(title=title, columns=columns, rows=rows)
 
 
 def _interval_cell(level: LevelSummary, shown: _Shown) -> Cell:

@@ -47,7 +47,10 @@ class Calibration:
         if self.exact or self.how == "none":
             return None
         if self.how == "unknown":
-            return "the server reports no usable count of prompt tokens: prompts have as many words as asked"
+            return (
+                "the server reports no usable count of prompt tokens: prompts have as many words "
+                "as tokens asked for"
+            )
         return (
             f"words are not tokens on this server ({self.overhead.per_word:.2f} tokens each): "
             "prompt lengths are approximate; the report shows asked against counted"
@@ -94,10 +97,9 @@ class _Shape:
         found: list[tuple[int, int]] = []
         for size in _SIZES:
             counted = await self._ask(self._prompt(self._text(words, size)))
-            if counted is None:
-                return []
-            found.append((size, counted))
-        return found
+            if counted is not None:  # a small context refuses the longer ones
+                found.append((size, counted))
+        return found if len({size for size, _ in found}) > 1 else []
 
     async def turn(self, usable: frozenset[str] | None, words: Words, tokens: int) -> int:
         """Return what one reply and one further user message add beyond their words."""

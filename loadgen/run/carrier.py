@@ -79,9 +79,22 @@ class Carrier:
         self._over = False
         self._throttler = _throttler(way.max_starts_per_s)
 
-    async def carry(self, arrival: Arrival, call: Call, slot_ns: int) -> Exchange:
+    def launch(self, call: Call) -> Exchange | None:
+        """Send one request at once, from where its instant is noticed; ``carry`` must follow.
+
+        None where sending has to wait (a ceiling on starts, the end of the level).
+        """
+        if self._throttler is not None or self.cut_as:
+            return None
+        exchange = self._exchange(call)
+        exchange.launch(self._way.transport, call.request)
+        return exchange
+
+    async def carry(
+        self, arrival: Arrival, call: Call, slot_ns: int, *, launched: Exchange | None = None
+    ) -> Exchange:
         """Send one request and return when its exchange is over; its record follows."""
-        exchange = await self._in_flight(call)
+        exchange = await self._in_flight(call, launched)
         self._done(_Finished(arrival, call, exchange, slot_ns))
         return exchange
 
@@ -132,21 +145,21 @@ class Carrier:
 
     # --- inside
 
-    async def _in_flight(self, call: Call) -> Exchange:
+    async def _in_flight(self, call: Call, launched: Exchange | None = None) -> Exchange:
         self.flow.begin(now_ns())
         try:
             throttled_ns = await self._throttle()
-            exchange = await self._send(call)
+            exchange = await self._send(call, launched)
             exchange.throttled_ns = throttled_ns
             return exchange
         finally:
             self.flow.end(now_ns())
 
-    async def _send(self, call: Call) -> Exchange:
+    async def _send(self, call: Call, launched: Exchange | None) -> Exchange:
         """Send once, and again where the scenario asks for retries and the failure allows it."""
-        exchange = self._exchange(call)
+        exchange = launched or self._exchange(call)
         for left in range(self._way.retries, -1, -1):
-            if self.cut_as:
+            if self.cut_as and launched is None:
                 exchange.set_aside(self.cut_as)
                 return exchange
             self._active.add(exchange)

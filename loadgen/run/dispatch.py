@@ -18,6 +18,7 @@ from loadgen.client.exchange import Exchange
 from loadgen.record import Outcome, Phase, Record
 from loadgen.run.carrier import Arrival, Carrier, Way
 from loadgen.run.phases import AnyPhases
+from loadgen.run.places import Places
 from loadgen.run.supply import Call, Supply, Talk
 from loadgen.scenario.model import Level
 from loadgen.units import seconds_to_ns
@@ -75,7 +76,7 @@ class Dispatch:
         self._seen_phase = Phase.WARMUP
         self._alarm: Alarm | None = None
         self._thinkers: Sleepers | None = None
-        self._places = asyncio.Semaphore(load.in_flight) if load.in_flight else None
+        self._places = Places(load.in_flight)
 
     async def run(self) -> None:
         """Hold the level: warm up, measure, drain."""
@@ -166,6 +167,7 @@ class Dispatch:
             alarm.close()
 
     def _start_one(self, due_ns: int, group: asyncio.TaskGroup) -> None:
+        """Send one arrival at once, in the alarm's own call; its task only awaits the answer."""
         if self._load.talks is not None:
             group.create_task(self._converse(due_ns, None))
             return
@@ -173,18 +175,28 @@ class Dispatch:
         if arrival is None:
             return
         call = self._load.supply.take()
-        places = self._places
-        if places is not None and places.locked() and self._load.level.at_cap == "drop":
+        if self._places.try_take():
+            launched = self.carrier.launch(call)
+            group.create_task(self._in_place(arrival, call, slot_ns=due_ns, launched=launched))
+        elif self._load.level.at_cap == "drop":
             self.carrier.set_aside(arrival, call, Outcome.DROPPED)
-            return
-        group.create_task(self._in_place(arrival, call))
+        else:
+            group.create_task(self._wait_for_place(arrival, call))
 
-    async def _in_place(self, arrival: Arrival, call: Call) -> None:
-        async with _Place(self._places) as place:
-            if self.carrier.cut_as:
+    async def _wait_for_place(self, arrival: Arrival, call: Call) -> None:
+        await self._places.take()
+        await self._in_place(arrival, call, slot_ns=now_ns())
+
+    async def _in_place(
+        self, arrival: Arrival, call: Call, *, slot_ns: int, launched: Exchange | None = None
+    ) -> None:
+        try:
+            if self.carrier.cut_as and launched is None:
                 self.carrier.set_aside(arrival, call, self.carrier.cut_as)
                 return
-            await self.carrier.carry(arrival, call, place.since(arrival.due_ns))
+            await self.carrier.carry(arrival, call, slot_ns, launched=launched)
+        finally:
+            self._places.give()
 
     # --- conversations
 
@@ -199,12 +211,14 @@ class Dispatch:
             arrival = self._admit(due_ns, slot)
             if arrival is None:
                 return exchange
-            async with _Place(self._places) as place:
+            slot_ns = now_ns() if await self._places.take() else due_ns
+            try:
                 if self.carrier.cut_as:
                     self.carrier.set_aside(arrival, call, self.carrier.cut_as)
                     return exchange
-                slot_ns = place.since(due_ns)
                 exchange, facts = await self.carrier.carry_and_settle(arrival, call, slot_ns)
+            finally:
+                self._places.give()
             due_ns = now_ns() + seconds_to_ns(talk.think_s)
             talk.answered(exchange.reply)
             if talk.over:
@@ -258,29 +272,6 @@ class Dispatch:
         await self.carrier.closed.wait()
         await sleep_s(self._load.drain_s)
         self.cut(Outcome.UNFINISHED)
-
-
-class _Place:
-    """One of the places in flight, where there is a cap on them."""
-
-    __slots__ = ("_places", "_waited")
-
-    def __init__(self, places: asyncio.Semaphore | None) -> None:
-        self._places = places
-        self._waited = places is not None and places.locked()
-
-    def since(self, due_ns: int) -> int:
-        """Return when the place was granted: at ``due_ns``, unless all were taken then."""
-        return now_ns() if self._waited else due_ns
-
-    async def __aenter__(self) -> "_Place":
-        if self._places is not None:
-            await self._places.acquire()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._places is not None:
-            self._places.release()
 
 
 def _pause_after(exchange: Exchange, pause_s: float) -> float:

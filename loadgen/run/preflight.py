@@ -60,7 +60,9 @@ class Preflight:
         limits: Limits,
     ) -> None:
         self._target = scenario.target
-        self._options = RequestOptions(endpoint=scenario.target.endpoint, extra=scenario.request)
+        self._options = RequestOptions(
+            endpoint=scenario.target.endpoint, fixed_output=True, extra=scenario.request
+        )
         self._transport = transport
         self._credentials = credentials
         self._limits = limits

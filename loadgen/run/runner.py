@@ -179,6 +179,7 @@ class _Run:
             "status": "running",
             "name": self.scenario.name,
             "started_at": f"{self.started:%Y-%m-%dT%H:%M:%SZ}",
+            "epoch_monotonic_ns": self.epoch_ns,  # what every instant of the run counts from
             "scenario": self.scenario.public_dict(),
             "seeds": {"seed": self.scenario.seed, "nonce": self.nonce},
             "target": {
