@@ -19,17 +19,22 @@ class _Ended:
     failed: bool
     record: Record
 
-    def ms(self, metric: str) -> float:
-        """Return TTFT, TTFO or E2E in ms; infinite where it never came."""
+    def ms(self, metric: str) -> float | None:
+        """Return TTFT, TTFO or E2E in ms: infinite where it failed, None where there is none.
+
+        An answer may be whole without a first token of its own (it came at once, or was empty).
+        """
         record = self.record
+        if self.failed:
+            return float(np.inf)
         instants = {
             "ttft": record.first_ns,
             "ttfo": record.first_output_ns,
-            "e2e": record.last_ns,
+            "e2e": record.end_ns if "non_stream_response" in record.flags else record.last_ns,
         }
         until = instants[metric]
         if until is None or record.sent_ns is None:
-            return float(np.inf)
+            return None
         return (until - record.sent_ns) / NS_PER_MS
 
 
@@ -67,8 +72,9 @@ class Watch:
             return None
         if rule.metric == "errors":
             return sum(row.failed for row in rows) / len(rows)
-        # a request that failed counts as infinitely slow
-        values = [np.inf if row.failed else row.ms(rule.metric) for row in rows]
+        values = [ms for row in rows if (ms := row.ms(rule.metric)) is not None]
+        if len(values) < _FEWEST:
+            return None
         quantile = 0.5 if rule.quantile is None else rule.quantile
         return float(np.quantile(values, quantile, method="lower"))
 
@@ -76,4 +82,8 @@ class Watch:
 def _said(rule: AbortRule, value: float) -> str:
     if rule.metric == "errors":
         return f"{value:.0%} of the last {rule.window_s:g} s"
+    if np.isinf(value):
+        return (
+            f"requests failed, which counts as infinitely slow, over the last {rule.window_s:g} s"
+        )
     return f"{value:,.0f} ms over the last {rule.window_s:g} s"

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from asyncio_throttle.throttler import Throttler
 
+from loadgen.analysis.answers import defects
 from loadgen.client.answer import Endpoint
 from loadgen.client.clock import now_ns
 from loadgen.client.exchange import Exchange
@@ -20,6 +21,7 @@ from loadgen.client.limits import Limits
 from loadgen.record import Chunks, Outcome, Phase, Record
 from loadgen.run.flow import Flow
 from loadgen.run.privacy import storable
+from loadgen.run.quality import canary_facts
 from loadgen.run.supply import Call
 
 
@@ -79,14 +81,18 @@ class Carrier:
         self._over = False
         self._throttler = _throttler(way.max_starts_per_s)
 
-    def launch(self, call: Call) -> Exchange | None:
+    def ready(self, call: Call) -> Exchange:
+        """Make the exchange of a request that is due soon."""
+        return self._exchange(call)
+
+    def launch(self, call: Call, ready: Exchange | None = None) -> Exchange | None:
         """Send one request at once, from where its instant is noticed; ``carry`` must follow.
 
         None where sending has to wait (a ceiling on starts, the end of the level).
         """
         if self._throttler is not None or self.cut_as:
             return None
-        exchange = self._exchange(call)
+        exchange = ready or self._exchange(call)
         exchange.launch(self._way.transport, call.request)
         return exchange
 
@@ -203,6 +209,9 @@ class Carrier:
     def _record(self, item: _Finished, facts: dict[str, Any]) -> Record:
         way, arrival, prompt = self._way, item.arrival, item.call.prompt
         facts["error"] = storable(facts["error"], secrets=way.secrets, prompt=prompt)
+        answered = facts["outcome"] is Outcome.OK
+        if answered:
+            facts["flags"] = [*facts["flags"], *defects(item.exchange.reply)]
         return Record(
             id=arrival.id,
             level=way.level,
@@ -218,6 +227,7 @@ class Carrier:
             slot_ns=None if item.slot_ns is None else item.slot_ns - way.epoch_ns,
             asked_input=prompt.asked_input,
             asked_output=prompt.asked_output,
+            canary=canary_facts(prompt.canary, item.exchange.reply if answered else None),
             **_from_epoch(facts, way.epoch_ns),
         )
 

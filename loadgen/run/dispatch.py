@@ -24,6 +24,7 @@ from loadgen.scenario.model import Level
 from loadgen.units import seconds_to_ns
 from loadgen.workload.arrivals import Schedule
 
+_WAKE_EARLY_NS = 60_000  # what a wake by timer costs: be there, and wait the rest out
 _PAUSE_S = 0.1  # a slot whose connection failed waits before the next try,
 _LONGEST_PAUSE_S = 1.0  # doubling up to this: a dead server is not to be hammered
 _NO_CONNECTION = frozenset({"connection_refused", "connect", "dns", "tls", "tls_verify"})
@@ -73,6 +74,8 @@ class Dispatch:
         self._ear = ear
         self._first_id = first_id
         self._started = 0
+        self._ready: tuple[Call, Exchange] | None = None
+        self._change_ns: int | None = None
         self._seen_phase = Phase.WARMUP
         self._alarm: Alarm | None = None
         self._thinkers: Sleepers | None = None
@@ -149,11 +152,14 @@ class Dispatch:
 
         def send_what_is_due() -> None:
             nonlocal position
-            while position < len(due) and due[position] <= now_ns():
+            while position < len(due) and due[position] <= now_ns() + _WAKE_EARLY_NS:
+                while now_ns() < due[position]:
+                    pass  # tens of microseconds: a wake would come later than that
                 self._start_one(due[position], group)
                 position += 1
             if position < len(due):
-                alarm.set(due[position])
+                alarm.set(due[position] - _WAKE_EARLY_NS)
+                self._ready_next()
 
         alarm = Alarm(send_what_is_due)
         try:
@@ -174,14 +180,24 @@ class Dispatch:
         arrival = self._admit(due_ns, None)
         if arrival is None:
             return
-        call = self._load.supply.take()
+        call, ready = self._take_ready()
         if self._places.try_take():
-            launched = self.carrier.launch(call)
+            launched = self.carrier.launch(call, ready)
             group.create_task(self._in_place(arrival, call, slot_ns=due_ns, launched=launched))
         elif self._load.level.at_cap == "drop":
             self.carrier.set_aside(arrival, call, Outcome.DROPPED)
         else:
             group.create_task(self._wait_for_place(arrival, call))
+
+    def _ready_next(self) -> None:
+        """Have the next request's exchange at hand, so that being due means being sent."""
+        if self._ready is None and self._load.talks is None:
+            call = self._load.supply.take()
+            self._ready = (call, self.carrier.ready(call))
+
+    def _take_ready(self) -> tuple[Call, Exchange | None]:
+        ready, self._ready = self._ready, None
+        return ready or (self._load.supply.take(), None)
 
     async def _wait_for_place(self, arrival: Arrival, call: Call) -> None:
         await self._places.take()
@@ -245,6 +261,7 @@ class Dispatch:
 
     def _time_passed(self) -> None:
         self._phases.advance(now_ns())
+        self._change_ns = None  # the alarm went off: it is set for nothing now
         self._changed()
 
     def _changed(self) -> None:
@@ -252,7 +269,8 @@ class Dispatch:
         while self._seen_phase is not phase:
             self._enter(Phase.MEASURE if self._seen_phase is Phase.WARMUP else Phase.DRAIN)
         change = self._phases.next_change_ns()
-        if change is not None and self._alarm:
+        if change is not None and change != self._change_ns and self._alarm:
+            self._change_ns = change
             self._alarm.set(change)
 
     def _enter(self, phase: Phase) -> None:

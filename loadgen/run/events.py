@@ -49,9 +49,10 @@ class LevelEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One line the user should read now."""
+    """One line the user should read now. ``stops``: the level stops by itself, for this reason."""
 
     text: str
+    stops: str | None = None
 
 
 Event = RunStarted | PhaseChanged | Tick | LevelEnded | Notice

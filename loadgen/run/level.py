@@ -21,6 +21,7 @@ from loadgen.run.carrier import Way
 from loadgen.run.dispatch import Dispatch, Load
 from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, Tick
 from loadgen.run.phases import AnyPhases, Phases, PlannedPhases, reason_of
+from loadgen.run.quality import Golden
 from loadgen.run.share import Share, slots_of, workers_of
 from loadgen.run.store import RunStore
 from loadgen.run.supply import Call, Supply, Talk
@@ -33,6 +34,7 @@ from loadgen.workload.plan import schedule_of
 _TICK_S = 0.5
 _COLLECT_TICKS = 20  # young garbage is collected every 10 s, so that long levels do not grow
 _AHEAD = 256
+_AHEAD_OPEN = 16384  # building takes 0.1 ms, which a send may find in its way: do it before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Session:
     epoch_ns: int
     on_event: Callable[[Event], None]
     converse: Callable[[int, int, int], Talk] | None = None
+    golden: Golden | None = None
     secrets: tuple[str, ...] = ()
     preconnect: bool = True
     count_tokens: Callable[[str], int] | None = None
@@ -192,7 +195,7 @@ class LevelRun:
             return Supply(build, ahead=0, most=0)
         if self._schedule is not None:
             total = len(self._schedule.due_ns)
-            return Supply(build, ahead=min(total, 16 * _AHEAD), most=total)
+            return Supply(build, ahead=min(total, _AHEAD_OPEN), most=total)
         each = session.scenario.each_level
         warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
         counted = warmup.seconds is None and measure.seconds is None
@@ -270,7 +273,7 @@ class LevelRun:
             if ticks % _COLLECT_TICKS == 0:
                 gc.collect(1)
             if broken := self._watch.judge(now - session.epoch_ns):
-                session.on_event(Notice(text=f"aborted: {broken}"))
+                session.on_event(Notice(text=f"aborted: {broken}", stops=f"abort: {broken}"))
                 self.stop(f"abort: {broken}")
             session.on_event(
                 Tick(

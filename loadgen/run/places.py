@@ -26,7 +26,12 @@ class Places:
             return False
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # given before it could be taken
+                self.give()
+            raise
         return True
 
     def give(self) -> None:

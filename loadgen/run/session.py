@@ -16,11 +16,13 @@ from loadgen.errors import UsageError
 from loadgen.run.events import Event
 from loadgen.run.headers import Credentials
 from loadgen.run.level import Session
+from loadgen.run.quality import golden_calls
 from loadgen.run.store import RunStore
 from loadgen.run.supply import Call, Talk
 from loadgen.scenario.model import Scenario
 from loadgen.workload.prompt import Prompt
 from loadgen.workload.prompts import PromptSource
+from loadgen.workload.quality import golden_set
 
 
 def open_session(
@@ -39,7 +41,7 @@ def open_session(
     workers: int = 1,
 ) -> Session:
     """Put a session together; the store's file is opened, nothing is sent."""
-    target = scenario.target
+    target, golden = scenario.target, golden_set(scenario)
     call = _caller(scenario, credentials=credentials, model=model, engine=engine)
 
     def build(level: int, round_: int, number: int) -> Call:
@@ -55,6 +57,7 @@ def open_session(
         limits=limits_of(scenario),
         build=build,
         converse=converse if scenario.conversational else None,
+        golden=golden and golden_calls(golden, call),
         store=RunStore(directory),
         epoch_ns=epoch_ns,
         on_event=on_event,

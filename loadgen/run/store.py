@@ -52,9 +52,11 @@ class RunStore:
             data = data[os.write(self._file, data) :]
 
     def ids_of(self, *, level: int, round_: int) -> set[int]:
-        """Return the ids of the records that are on disk for a level."""
-        rows = (orjson.loads(line) for line in self._path.read_bytes().splitlines())
-        return {row["id"] for row in rows if (row["level"], row["round"]) == (level, round_)}
+        """Return the ids of the records that are on disk for a level; a cut line has none."""
+        rows = (_row_of(line) for line in self._path.read_bytes().splitlines())
+        return {
+            row["id"] for row in rows if (row.get("level"), row.get("round")) == (level, round_)
+        }
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, whole or not at all."""
@@ -70,6 +72,14 @@ class RunStore:
         self.flush()
         os.close(self._file)
         self._file = -1
+
+
+def _row_of(line: bytes) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return row
 
 
 def record_line(record: Record) -> bytes:

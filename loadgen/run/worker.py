@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import orjson
 from loadgen.client.stock import proxy_for
 from loadgen.client.transport import StampedTransport
 from loadgen.engines import ENGINES
+from loadgen.errors import EnvironmentFault
 from loadgen.record import Outcome
 from loadgen.run.events import Event, Notice, PhaseChanged, Tick
 from loadgen.run.headers import credentials_of
@@ -29,8 +31,18 @@ from loadgen.workload.tokens import counter_of
 
 def main() -> None:
     """Serve the parent until it says "end" or is gone."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve())
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve())
+    except* OSError as failed:  # a full disk, say: the parent sees that this worker is gone
+        for error in _each(failed):
+            sys.stderr.write(f"worker: {error}\n")
+        sys.exit(EnvironmentFault.exit_code)
+
+
+def _each(group: BaseExceptionGroup[OSError]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        yield from _each(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
 async def _serve() -> None:
@@ -80,35 +92,32 @@ async def _session(
 
 
 async def _obey(session: Session, reader: asyncio.StreamReader) -> None:
+    """Do what the parent says; a level that fails ends this process, so that the parent knows."""
     level: LevelRun | None = None
-    holding: asyncio.Task[None] | None = None
-    while line := await reader.readline():
-        order = orjson.loads(line)
-        match order["do"]:
-            case "prepare":
-                level = LevelRun(session, order["level"], order["round"], order["first_id"])
-                await level.prepare()
-                _tell({"said": "ready"})
-            case "hold" if level is not None:
-                holding = asyncio.create_task(_hold(level, order["start_ns"]))
-            case "stop" if level is not None:
-                level.stop(order["reason"])
-            case "cut" if level is not None:
-                level.cut(Outcome(order["outcome"]))
-            case "end":
-                break
-    if holding is not None and not holding.done():  # the parent is gone: leave nothing behind
-        assert level is not None
-        level.stop("interrupted")
-        level.cut(Outcome.CANCELLED)
-        await holding
+    async with asyncio.TaskGroup() as group:
+        holding: asyncio.Task[None] | None = None
+        while line := await reader.readline():
+            order = orjson.loads(line)
+            match order["do"]:
+                case "prepare":
+                    level = LevelRun(session, order["level"], order["round"], order["first_id"])
+                    await level.prepare()
+                    _tell({"said": "ready"})
+                case "hold" if level is not None:
+                    holding = group.create_task(_hold(level, order["start_ns"]))
+                case "stop" if level is not None:
+                    level.stop(order["reason"])
+                case "cut" if level is not None:
+                    level.cut(Outcome(order["outcome"]))
+                case "end":
+                    break
+        if level is not None and holding is not None and not holding.done():
+            level.stop("interrupted")  # the parent is gone: leave nothing behind
+            level.cut(Outcome.CANCELLED)
 
 
 async def _hold(level: LevelRun, start_ns: int) -> None:
-    entry = await level.hold(start_ns)
-    if entry["stop_reason"].startswith("abort"):
-        _tell({"said": "abort", "reason": entry["stop_reason"]})
-    _tell({"said": "entry", "entry": entry})
+    _tell({"said": "entry", "entry": await level.hold(start_ns)})
 
 
 def _tell_event(event: Event) -> None:
@@ -117,8 +126,10 @@ def _tell_event(event: Event) -> None:
             _tell({"said": "tick", "tick": dataclasses.asdict(event)})
         case PhaseChanged():
             _tell({"said": "phase", "phase": dataclasses.asdict(event)})
-        case Notice():
-            _tell({"said": "notice", "text": event.text})
+        case Notice(text=text, stops=stops):
+            _tell({"said": "notice", "text": text})
+            if stops is not None:  # all workers together, not when this one has drained
+                _tell({"said": "abort", "reason": stops})
 
 
 def _tell(message: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 The schedule of an open level is drawn once and dealt by arrival number; the slots of a closed one
 are shared out; all begin at one agreed instant. Every worker appends its records to the run's one
-file, whole lines at a time. Of a worker that dies, what it had in flight is recorded as
-``client_fault``; the others go on.
+file, whole lines at a time. Of a worker that dies, what it still owed is recorded as
+``client_fault``; the others go on. (What it had finished but not yet handed to the system, half a
+second's records at most, is gone with it.)
 
 The talk between the processes is JSON lines over stdin and stdout, so that what is secret in a
 scenario (header values) is on no command line.
@@ -11,7 +12,9 @@ scenario (header values) is on no command line.
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,14 @@ class Member:
             await self._process.wait()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loss:
+    """A worker that is gone: in which phase of the level, and when."""
+
+    phase: Phase
+    at_ns: int
+
+
 class CrewLevel:
     """One level held by all workers together; the counterpart of ``LevelRun``."""
 
@@ -139,7 +150,8 @@ class CrewLevel:
         self._phase: Phase | None = None
         self._ticks: dict[int, Tick] = {}
         self._entries: dict[int, dict[str, Any]] = {}
-        self._lost: list[Member] = []
+        self._losses: dict[int, _Loss] = {}
+        self._stopped_ns: int | None = None
 
     async def prepare(self) -> None:
         """Have every worker build its requests and connect."""
@@ -161,12 +173,9 @@ class CrewLevel:
         await asyncio.gather(*(self._listen(member, "entry") for member in self._present()))
         asked = self._crew.members[: self._workers]
         gone = [member for member in asked if member.number not in self._entries]
-        for member in gone:
-            self._record_lost(member, start_ns)
         entry = merge_entries([self._entries[key] for key in sorted(self._entries)])
         if gone:
-            entry = {**self._blank(start_ns), **entry}
-            entry["invalid"] = f"{len(gone)} of {self._workers} workers were lost"
+            entry = self._without(gone, {**self._blank(start_ns), **entry})
         self._crew.on_event(
             LevelEnded(
                 level=self._number, label=self._level.label, stop_reason=entry["stop_reason"]
@@ -176,6 +185,7 @@ class CrewLevel:
 
     def stop(self, reason: str) -> None:
         """Let no further request start."""
+        self._stopped_ns = self._stopped_ns or now_ns()
         for member in self._present():
             member.tell({"do": "stop", "reason": reason})
 
@@ -202,13 +212,17 @@ class CrewLevel:
                     self.stop(message["reason"])
                 case "entry":
                     self._entries[member.number] = message["entry"]
+                    self._at_rest(member.number)
             if message["said"] == until:
                 return
+        self._losses[member.number] = _Loss(phase=self._phase or Phase.WARMUP, at_ns=now_ns())
+        self._at_rest(member.number)
         self._crew.on_event(Notice(text=f"worker {member.number} (pid {member.pid}) is gone"))
 
     def _tick(self, worker: int, tick: Tick) -> None:
         self._ticks[worker] = tick
-        if worker != max(self._ticks):  # one line for all of them
+        at_work = self._ticks.keys() - self._entries.keys() - self._losses.keys()
+        if worker != max(at_work):  # one line for all of them
             return
         ticks = list(self._ticks.values())
         self._crew.on_event(
@@ -224,46 +238,73 @@ class CrewLevel:
             )
         )
 
+    def _at_rest(self, worker: int) -> None:
+        """Let a worker that is done, or gone, count for what it did, no longer for what it does."""
+        if worker in self._ticks:
+            last = self._ticks[worker]
+            self._ticks[worker] = replace(last, in_flight=0, output_tokens_per_s=0.0)
+
     def _announce(self, change: PhaseChanged) -> None:
         phase = Phase(change.phase)
         if self._phase is None or _PHASES.index(phase) > _PHASES.index(self._phase):
             self._phase = phase
             self._crew.on_event(change)
 
-    def _record_lost(self, member: Member, start_ns: int) -> None:
-        """Write a record for each arrival, or slot, that a lost worker left without one."""
-        crew = self._crew
-        seen = crew.store.ids_of(level=self._number, round_=self._round)
-        for number, due_ns in self._dealt_to(member.number, start_ns):
-            if self._first_id + number in seen:
-                continue
-            crew.store.append(
-                Record(
-                    id=self._first_id + number,
-                    level=self._number,
-                    round=self._round,
-                    phase=self._phase or Phase.WARMUP,
-                    worker=member.number,
-                    due_ns=due_ns - crew.epoch_ns,
-                    end_ns=now_ns() - crew.epoch_ns,
-                    outcome=Outcome.CLIENT_FAULT,
-                    error_class="worker_lost",
-                    error=f"worker {member.number} ended before this request did",
-                )
-            )
-        crew.store.flush()
+    def _without(self, gone: list[Member], entry: dict[str, Any]) -> dict[str, Any]:
+        """Record what lost workers owed; return the level's entry, which must not be used."""
+        store = self._crew.store
+        start_ns = entry["start_ns"] + self._crew.epoch_ns
+        for member in gone:
+            loss = self._losses.get(member.number) or _Loss(phase=Phase.WARMUP, at_ns=start_ns)
+            for record in self._owed(member.number, start_ns, loss=loss):
+                store.append(record)
+            store.flush()
+        ids = store.ids_of(level=self._number, round_=self._round)
+        return {
+            **entry,
+            "arrivals": len(ids),
+            "next_id": max([entry["next_id"], *(known + 1 for known in ids)]),
+            "invalid": f"{len(gone)} of {self._workers} workers were lost",
+        }
 
-    def _dealt_to(self, worker: int, start_ns: int) -> list[tuple[int, int]]:
-        workers = self._workers
-        if not self._level.closed:
-            whole = schedule_of(self._crew.scenario, self._number, round_=self._round)
-            mine = deal(whole, worker, workers)
-            return [(int(number), start_ns + int(whole.due_ns[number])) for number in mine]
-        seen = self._crew.store.ids_of(level=self._number, round_=self._round)
-        sent = {key - self._first_id for key in seen}
-        free = (number for number in range(worker, 1 << 40, workers) if number not in sent)
-        slots = len(range(worker, slots_of(self._level), workers))
-        return [(next(free), now_ns()) for _ in range(slots)]
+    def _owed(self, worker: int, start_ns: int, *, loss: _Loss) -> Iterator[Record]:
+        """Yield a record for each arrival, or slot, that a lost worker left without one."""
+        crew = self._crew
+        for number, due_ns, phase in self._left_by(worker, start_ns, loss=loss):
+            yield Record(
+                id=self._first_id + number,
+                level=self._number,
+                round=self._round,
+                phase=phase,
+                worker=worker,
+                due_ns=due_ns - crew.epoch_ns,
+                end_ns=max(loss.at_ns, due_ns) - crew.epoch_ns,
+                outcome=Outcome.CLIENT_FAULT,
+                error_class="worker_lost",
+                error=f"worker {worker} ended before this request did",
+            )
+
+    def _left_by(
+        self, worker: int, start_ns: int, *, loss: _Loss
+    ) -> Iterator[tuple[int, int, Phase]]:
+        """Yield number, due instant and phase of what a lost worker left without a record."""
+        store, workers = self._crew.store, self._workers
+        known = store.ids_of(level=self._number, round_=self._round)
+        sent = {key - self._first_id for key in known}
+        if self._level.closed:
+            free = (number for number in count(worker, workers) if number not in sent)
+            for _ in range(worker, slots_of(self._level), workers):
+                yield next(free), loss.at_ns, loss.phase
+            return
+        whole = schedule_of(self._crew.scenario, self._number, round_=self._round)
+        for number in deal(whole, worker, workers).tolist():
+            due_ns = int(whole.due_ns[number])
+            phase = Phase.WARMUP if due_ns < whole.measure_start_ns else Phase.MEASURE
+            if number not in sent and not self._stopped_before(start_ns + due_ns):
+                yield number, start_ns + due_ns, phase
+
+    def _stopped_before(self, due_ns: int) -> bool:
+        return self._stopped_ns is not None and self._stopped_ns < due_ns
 
     def _blank(self, start_ns: int) -> dict[str, Any]:
         offset = start_ns - self._crew.epoch_ns
@@ -279,7 +320,7 @@ class CrewLevel:
             "end_ns": now_ns() - self._crew.epoch_ns,
             "stop_reason": "workers lost",
             "arrivals": 0,
-            "next_id": self._first_id + (1 << 20),
+            "next_id": self._first_id,
             "client": {},
         }
 
@@ -294,6 +335,7 @@ def merge_entries(entries: list[dict[str, Any]]) -> dict[str, Any]:
     clients = [entry["client"] for entry in entries]
     return {
         **entries[0],
+        "stop_reason": _stop_reason([entry["stop_reason"] for entry in entries]),
         "measure_start_ns": _extreme(min, entries, "measure_start_ns"),
         "measure_end_ns": _extreme(max, entries, "measure_end_ns"),
         "end_ns": _extreme(max, entries, "end_ns"),
@@ -313,6 +355,12 @@ def merge_entries(entries: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "invalid": next((entry["invalid"] for entry in entries if entry["invalid"]), None),
     }
+
+
+def _stop_reason(reasons: list[str]) -> str:
+    """Name what ended a level: what stopped a worker early, where anything did."""
+    by_itself = {"time", "count", "time and count"}
+    return next((reason for reason in reasons if reason not in by_itself), reasons[0])
 
 
 def _extreme(pick: Any, rows: list[dict[str, Any]], key: str) -> Any:  # noqa: ANN401
