@@ -107,7 +107,7 @@ def test_a_cut_never_takes_half_of_the_requests() -> None:
 
 def test_rates_and_requests_belong_to_what_is_left() -> None:
     found = only(waves(COLD_WAVE))
-    assert (found.arrivals, found.window_s) == (90, pytest.approx(81))
+    assert (found.e2e.n, found.arrivals, found.window_s) == (90, 100, pytest.approx(81))
     assert found.requests_per_s == pytest.approx(90 / 81, rel=0.02)
 
 
@@ -213,3 +213,16 @@ def test_the_engine_below_and_above_its_capacity() -> None:
     above = open_run(spec, due_s=poisson(60, 600, seed=1), warmup=60, rate=60)
     assert only(below).steadiness.verdict == "steady"
     assert only(above).steadiness.verdict == "saturated"
+
+
+def test_what_failed_early_is_counted_although_the_window_leaves_it_out() -> None:
+    waves_ok = waves(COLD_WAVE)
+    early = waves_ok.requests["id"] < 10
+    outcome = waves_ok.requests["outcome"].mask(early, "refused")
+    error_class = waves_ok.requests["error_class"].mask(early, "server_error")
+    run = waves_ok.with_requests(waves_ok.requests.assign(outcome=outcome, error_class=error_class))
+    found = only(run)
+    assert found.outcomes == {"ok": 90, "refused": 10}
+    assert [(error.error_class, error.n) for error in found.errors] == [("server_error", 10)]
+    assert [result.verdict for result in found.objectives] == ["missed"]
+    assert found.error_rate == pytest.approx(0.1)

@@ -62,6 +62,8 @@ from loadgen.record import SCHEMA_VERSION, Outcome, Phase
 class _Level:
     """One level's data: everything that touched it, and what was due in its windows.
 
+    measured: what was due in all of ``measure``. What failed there failed, whether or not the
+    window's truncation leaves it out of the percentiles.
     class_: where it is one class of a mix alone; None = the whole level.
     """
 
@@ -70,6 +72,7 @@ class _Level:
     windows: list[Window]
     everything: RunData
     due: RunData
+    measured: RunData
     objectives: Objectives
     steadiness: Steadiness
 
@@ -107,6 +110,7 @@ def _level(facts: RunData, plan: LevelPlan, objectives: Objectives) -> _Level:
         windows=windows,
         everything=everything,
         due=_due(everything),
+        measured=_measured(everything, windows),
         objectives=objectives,
         steadiness=steadiness(plan, windows, everything),
     )
@@ -117,18 +121,28 @@ def _classes(level: _Level) -> Iterator[_Level]:
     column = level.everything.requests["class_"]
     for name in sorted(set(column.dropna().astype(str))):
         mine = select(level.everything, (column == name).to_numpy())
-        yield replace(level, class_=name, everything=mine, due=_due(mine))
+        yield replace(
+            level,
+            class_=name,
+            everything=mine,
+            due=_due(mine),
+            measured=_measured(mine, level.windows),
+        )
 
 
 def _due(everything: RunData) -> RunData:
     return select(everything, everything.requests["in_window"].to_numpy())
 
 
+def _measured(everything: RunData, windows: Sequence[Window]) -> RunData:
+    return _due(everything.with_requests(without_cut(everything, windows)))
+
+
 def _level_summary(level: _Level) -> LevelSummary:
     plan = level.plan
     reasons = sorted({str(entry.get("stop_reason") or "") for entry in plan.rounds} - {""})
     figures: dict[str, Any] = {
-        **_counts(level.due.requests),
+        **_counts(level.measured.requests),
         **_distributions(level),
         **_tokens(level.due),
         **_prompts(level),
@@ -182,7 +196,7 @@ def _uncut(level: _Level) -> Uncut | None:
         return None
     windows = [replace(window, start_ns=window.measure_ns) for window in level.windows]
     everything = level.everything.with_requests(without_cut(level.everything, level.windows))
-    due = _due(everything)
+    due = level.measured
     found = {name: times(due.requests, name) for name in ("ttft", "tpot", "e2e")}
     if level.steadiness.verdict == SATURATED:
         found = withheld(found)
@@ -284,7 +298,10 @@ def _held_against_objectives(level: _Level) -> dict[str, Any]:
         ended = rates.requests_ended_ok(level.everything, of=every == HIT)
         good = rates.per_second(ended, level.windows)
     mine = level.objectives.of(level.class_)
-    results = [verdict(level.due, objective) for objective in mine]
+    results = [
+        verdict(level.measured if objective.metric == "errors" else level.due, objective)
+        for objective in mine
+    ]
     if level.steadiness.verdict == SATURATED:
         results = [unsettled(result) for result in results]
     return {
