@@ -200,7 +200,7 @@ def uncut_table(levels: Sequence[LevelSummary]) -> Table:
             if one is None:
                 continue
             cells = [load_cell(level, load), Cell(word), Cell(number(one.window_s))]
-            cells += [Cell(count(one.arrivals)), Cell(number(one.requests_per_s))]
+            cells += [Cell(count(one.e2e.n)), Cell(number(one.requests_per_s))]
             cells.append(Cell(number(one.output_tokens_per_s)))
             cells += [
                 quantile_cell(distribution, name, unit="ms")

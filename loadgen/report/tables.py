@@ -46,7 +46,7 @@ def level_table(levels: Sequence[LevelSummary], *, title: str = "Levels") -> Tab
         Column(label="E2E p50", unit="ms"),
         Column(label="E2E p95", unit="ms"),
         Column(label="errors", unit="share (n)", title="failed / (ok + failed)"),
-        Column(label="n", title="requests due in the measure phase"),
+        Column(label="n", title="requests in the percentiles: ok or unfinished, of the window"),
     ]
     rows = tuple(_level_row(level, load, classes=classes) for level in levels)
     return Table(title=title, columns=tuple(columns), rows=rows)
@@ -69,7 +69,7 @@ def _level_row(level: LevelSummary, load: Column, *, classes: bool) -> tuple[Cel
         quantile_cell(level.e2e, "p50", unit="ms"),
         quantile_cell(level.e2e, "p95", unit="ms"),
         _error_cell(level),
-        Cell(count(level.arrivals)),
+        Cell(count(level.e2e.n)),
     )
 
 

@@ -9,13 +9,17 @@ import gc
 import json
 import re
 import resource
+import select
+import socket
 import statistics
+import struct
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httptools
 import httpx
 import numpy as np
 import orjson
@@ -23,6 +27,7 @@ import uvloop
 
 from loadgen.client.answer import Answer
 from loadgen.client.clock import breathe, now_ns, sleep_s
+from loadgen.client.connection import stamp_arrivals
 from loadgen.client.exchange import Exchange
 from loadgen.client.limits import Limits
 from loadgen.client.transport import WIRE_BYTES, StampedTransport, ssl_context, wire_bytes
@@ -180,6 +185,51 @@ async def reading(base: str, streams: int, per_s: float, seconds: float) -> dict
     }
 
 
+async def bare(base: str, streams: int, per_s: float, seconds: float) -> dict[str, Any]:
+    """The least that Python can do: its own epoll loop, ``recvmsg``, the stamp, httptools."""
+    url = httpx.URL(f"{base}/v1/chat/completions")
+    tokens = round(per_s * seconds)
+    query = timed_query(first_s=LEAD_S, itl_s=1 / per_s, tokens=tokens)
+    data = wire_bytes(request_to(str(url), tokens=tokens, query=query))
+    poll = select.epoll()
+    readers: dict[int, tuple[socket.socket, httptools.HttpResponseParser, _Bare]] = {}
+    for _ in range(streams):
+        sock = socket.create_connection((url.host, url.port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stamp_arrivals(sock)
+        sock.setblocking(False)
+        reply = _Bare()
+        readers[sock.fileno()] = (sock, httptools.HttpResponseParser(reply), reply)
+        poll.register(sock.fileno(), select.EPOLLIN)
+    for number, (sock, _, _) in enumerate(readers.values()):
+        sock.send(data)
+        if number % 16 == 0:  # spread over the first interval, as a random phase would
+            await sleep_s(1 / per_s / streams * 16)
+    before, reads = time.process_time(), 0
+    while readers:
+        for fd, _ in poll.poll():
+            sock, parser, reply = readers[fd]
+            piece, ancillary, _, _ = sock.recvmsg(65536, 64)
+            if ancillary:
+                struct.unpack_from("qq", ancillary[0][2])
+            parser.feed_data(piece)
+            reads += 1
+            if reply.complete:
+                poll.unregister(fd)
+                readers.pop(fd)[0].close()
+    return {"cpu_us": (time.process_time() - before) / reads * 1e6, "reads": reads}
+
+
+class _Bare:
+    complete = False
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
 async def stock(
     base: str, streams: int, per_s: float, seconds: float, lines: bool
 ) -> dict[str, Any]:
@@ -288,6 +338,7 @@ def _time_ns(work: Callable[[], object], times: int) -> float:
 MEASUREMENTS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
     "stamps": stamps,
     "reading": reading,
+    "bare": bare,
     "stock": stock,
     "burst": burst,
     "memory": memory,

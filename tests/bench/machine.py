@@ -89,9 +89,13 @@ def child(name: str, **arguments: object) -> dict[str, Any]:
     return found
 
 
-def raw_reader(program: Path, port: int, streams: int, query: str) -> dict[str, Any]:
-    """Run the C reader on the client's core."""
-    found: dict[str, Any] = json.loads(_output([str(program), str(port), str(streams), query]))
+def raw_reader(
+    program: Path, port: int, streams: int, query: str, *, spread_s: float
+) -> dict[str, Any]:
+    """Run the C reader on the client's core, its streams spread over ``spread_s``."""
+    apart_us = round(spread_s / streams * 1e6)
+    line = [str(program), str(port), str(streams), query, "1", str(apart_us)]
+    found: dict[str, Any] = json.loads(_output(line))
     return found
 
 
