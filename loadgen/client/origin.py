@@ -45,6 +45,7 @@ class Origin:
         self.host = url.host
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self.addresses: list[Address] = []
+        self.connect_ns: int | None = None  # the quickest connect seen: how far the server is
         self._context = context if url.scheme == "https" else None
         self._realtime = realtime
         self._next = 0
@@ -79,9 +80,12 @@ class Origin:
         reachable: list[Address] = []
         failure: httpx.TransportError | None = None
         for address in await self.resolve():
+            trace = Trace()
             try:
-                self.give(await self._open(address, Trace(), limit_s))
+                self.give(await self._open(address, trace, limit_s))
                 reachable.append(address)
+                took_ns = (trace.connected_ns or 0) - (trace.connect_start_ns or 0)
+                self.connect_ns = min(took_ns, self.connect_ns or took_ns)
             except httpx.TransportError as error:
                 unreachable[address.peer] = str(error)
                 failure = error

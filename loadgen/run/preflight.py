@@ -162,6 +162,9 @@ class Preflight:
         probe = {name: facts[name] for name in names}
         if facts["first_ns"] and facts["sent_ns"]:
             probe["ttft_ns"] = facts["first_ns"] - facts["sent_ns"]
+        if isinstance(self._transport, StampedTransport):
+            origin = self._transport.origin(httpx.URL(self._target.base_url))
+            probe["connect_ns"] = origin.connect_ns
         return engine, probe
 
     def asker(self, found: Found) -> Ask:
