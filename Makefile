@@ -6,7 +6,7 @@ DEV := .venv/.dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-real test-browser test-slow test-all bench wheel clean
+.PHONY: help demo test lint format test-real test-docker test-browser test-slow test-all bench wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ demo: $(BASE)  ## measure the simulator at 1, 8, 16 and 32 streams (under a minu
 		$(BIN)/loadgen run scenarios/quickstart.yaml
 
 test: $(DEV)  ## run the tests (under a minute)
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(DEV)  ## ruff and mypy
 	@$(BIN)/ruff check .
@@ -29,13 +29,16 @@ format: $(DEV)  ## put the code in shape
 test-real: $(DEV)  ## drive real engines: llama.cpp and transformers, in venvs of their own
 	@$(BIN)/pytest tests/real -m real
 
+test-docker: $(DEV)  ## drive containers on a Docker engine of their own, or say what is missing
+	@$(BIN)/pytest tests/docker -m docker
+
 test-browser: $(DEV)  ## draw the report in headless chromium
 	@$(BIN)/pytest -m browser
 
 test-slow: $(DEV)  ## the tests that take longer
 	@$(BIN)/pytest -m slow
 
-test-all: test test-slow test-browser test-real  ## all of the above
+test-all: test test-slow test-browser test-real test-docker  ## all of the above
 
 bench: $(DEV)  ## measure the client itself against its targets (quiet machine, minutes)
 	@$(BIN)/python tests/bench/run.py

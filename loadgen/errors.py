@@ -6,6 +6,7 @@
     ├── EnvironmentFault              3   the world is not as it must be
     │   ├── ServerUnreachable         3
     │   ├── PreflightFailed           3   wrong key, wrong model, bad certificate
+    │   ├── ServerNotReady            3   the server to be started did not start, or died
     │   └── MissingExtra              3   an optional package is not installed
     └── Interrupted                 130   the user stopped the run
 
@@ -49,6 +50,14 @@ class ServerUnreachable(EnvironmentFault):
 
 class PreflightFailed(EnvironmentFault):
     """The one-token probe before a run was answered, but not with a token."""
+
+
+class ServerNotReady(EnvironmentFault):
+    """A server did not become ready; ``log`` holds its last lines, without secrets."""
+
+    def __init__(self, message: str, *, log: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.log = tuple(log)
 
 
 class MissingExtra(EnvironmentFault):

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def summary(*verdicts: str, status: str = "complete", invalid: str | None = None
 )
 def test_the_exit_code_says_whether_the_objectives_were_kept(made: Summary, code: int) -> None:
     assert exit_code(made) == code
+
+
+def test_an_objective_that_one_class_of_a_mix_missed_is_exit_code_1() -> None:
+    made = summary("met")
+    missed = replace(summary("missed").levels[0], class_="chat")
+    assert exit_code(replace(made, by_class=[missed])) == 1
+    assert exit_code(replace(made, by_class=[made.levels[0]])) == 0
 
 
 def test_a_server_that_is_not_there_gets_one_line_and_exit_code_3(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_every_arrival_has_one_record_and_the_manifest_is_strict_json(tmp_path: 
 KEY, HEADER, MARKER = "sk-test-0000-abcd", "hush-0000", "ZEBRA-77"
 
 
-@pytest.mark.parametrize("id_", ["H01", "H02", "H05"])
+@pytest.mark.parametrize("id_", ["H01-H02-H05"])
 def test_no_key_header_value_or_prompt_is_left_anywhere(id_: str, tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -408,7 +408,13 @@ def test_no_key_header_value_or_prompt_is_left_anywhere(id_: str, tmp_path: Path
 
 @pytest.mark.parametrize("id_", ["C19"])
 @pytest.mark.parametrize(
-    ("wait_for", "again"), [("warmup", 0), ("measure", 0), ("drain", 1), ("measure", 1)]
+    ("wait_for", "again"),
+    [
+        ("measure", 1),
+        pytest.param("warmup", 0, marks=pytest.mark.slow),
+        pytest.param("measure", 0, marks=pytest.mark.slow),
+        pytest.param("drain", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(
     id_: str, wait_for: str, again: int, tmp_path: Path
@@ -461,3 +467,21 @@ def test_all_requests_failed_is_a_table_with_classes_and_exit_1(tmp_path: Path) 
     assert "server_error" in done.stdout
     assert "kaput" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_written(tmp_path: Path) -> None:
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    with scripted(answer) as server:
+        line = command("run", "--url", server.url, "-c", "8", "--requests", "400",
+                       "--input-tokens", "8", "--output-tokens", "2",
+                       "--out", str(tmp_path / "run"))  # fmt: skip
+        done = subprocess.run(
+            line, capture_output=True, text=True, check=False, preexec_fn=small_files
+        )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "could not go on" in done.stderr
+    assert (tmp_path / "run" / "requests.jsonl").stat().st_size > 0

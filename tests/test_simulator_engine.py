@@ -173,12 +173,13 @@ def test_a_cache_of_no_tokens_knows_nothing() -> None:
     assert cache.match((1, 2)) == 0
 
 
-def test_only_the_first_step_is_cold() -> None:
+def test_only_the_first_step_is_cold_and_a_probe_does_not_take_it_away() -> None:
     engine = Engine(replace(PLAIN, cold_start_s=5))
-    for start_ms in (0, 10_000):
-        engine.submit(one := sequence(100, 1), now_ns=start_ms * MS)
-        times = run_out(engine)[one.key]
-        assert times == pytest.approx([5020 if start_ms == 0 else 10_020])
+    firsts = []
+    for start_ms, tokens in ((0, 1), (1000, 2), (10_000, 2)):
+        engine.submit(one := sequence(100, tokens), now_ns=start_ms * MS)
+        firsts.append(run_out(engine)[one.key][0])
+    assert firsts == pytest.approx([20, 6020, 10_020])
 
 
 def test_speed_divides_every_duration() -> None:

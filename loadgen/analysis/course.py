@@ -11,6 +11,7 @@ from loadgen.analysis.stats import Floats, Trend, least_n, percentile, student_t
 from loadgen.analysis.steady import DRIFT_SHARE, MSER_5, VARIES, drifts, growth_of, time_trend
 from loadgen.analysis.summary import RoundFigures, Steadiness
 from loadgen.analysis.table import RunData, select
+from loadgen.analysis.times import gaps_ms
 from loadgen.analysis.window import LevelPlan, Window, without_cut
 from loadgen.record import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
@@ -96,8 +97,10 @@ def _round_figures(number: int, part: RunData) -> RoundFigures:
         values = np.sort(samples_of(due, column).values)
         enough = len(values) >= max(1, least_n(quantile))
         found[name] = percentile(values, quantile) / NS_PER_MS if enough else None
+    gaps = gaps_ms(select(part, requests["in_window"].to_numpy()))
     return RoundFigures(
         round=number,
+        itl_p95=percentile(np.sort(gaps), 0.95) if len(gaps) >= least_n(0.95) else None,
         window_s=window_s or None,
         arrivals=len(due),
         requests_per_s=rates.requests_ended_ok(part) / window_s if window_s else None,

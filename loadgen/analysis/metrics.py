@@ -31,8 +31,10 @@ from loadgen.analysis.prompts import (
     template_tokens,
     unasked_tokens,
 )
+from loadgen.analysis.quality import quality_of, without_passes
 from loadgen.analysis.remarks import remarks
 from loadgen.analysis.roofline import Batch, facts_of, most_tokens_per_s
+from loadgen.analysis.samples import of_load
 from loadgen.analysis.slo import (
     HIT,
     Objectives,
@@ -79,11 +81,12 @@ class _Level:
 
 def summarise(run: RunData) -> Summary:
     """Compute all figures of a run; also of one cut short, or where nothing succeeded."""
-    facts = placed(measured(run))
+    load, passes = without_passes(run)
+    facts = placed(measured(load))
     facts = facts.with_requests(facts.requests.assign(repeated=repeats(facts.requests)))
     plans, objectives = levels_of(facts), objectives_of(run.manifest)
     parts = [_level(facts, plan, objectives) for plan in plans]
-    levels = [_level_summary(part) for part in parts]
+    levels = [_with_quality(_level_summary(part), part, passes) for part in parts]
     manifest = run.manifest
     summary = Summary(
         schema=SCHEMA_VERSION,
@@ -92,13 +95,23 @@ def summarise(run: RunData) -> Summary:
         started_at=str(manifest.get("started_at") or ""),
         target=dict(manifest.get("target") or {}),
         levels=levels,
-        by_class=[_level_summary(of_class) for part in parts for of_class in _classes(part)],
+        by_class=[
+            _with_quality(_level_summary(of_class), of_class, passes[:0])
+            for part in parts
+            for of_class in _classes(part)
+        ],
         objectives=[objective.text for objective in objectives.common],
         slowest=slowest(facts, {plan.level: plan.label for plan in plans}),
         conditions=answers(levels, manifest),
         warnings=[*map(str, manifest.get("warnings") or []), *run.warnings, *remarks(levels)],
     )
     return with_checks(summary)
+
+
+def _with_quality(summary: LevelSummary, level: _Level, passes: pd.DataFrame) -> LevelSummary:
+    """Add what the answers were worth: among the load, and in the level's pass of its own."""
+    asked = passes[passes["level"] == level.plan.level]
+    return replace(summary, quality=quality_of(level.measured.requests, asked))
 
 
 def _level(facts: RunData, plan: LevelPlan, objectives: Objectives) -> _Level:
@@ -246,8 +259,8 @@ def _rates(level: _Level) -> dict[str, Any]:
 
 
 def _tokens(due: RunData) -> dict[str, Any]:
-    """Lengths and token counts of the requests that ended ok."""
-    ok = due.requests[due.requests["outcome"] == Outcome.OK]
+    """Lengths and token counts of the load's requests that ended ok."""
+    ok = due.requests[(due.requests["outcome"] == Outcome.OK) & of_load(due.requests)]
     ok = ok.sort_values("due_ns", kind="stable")
     return {
         "input_tokens": distribution(ok["reported_input"].to_numpy()),
@@ -262,7 +275,7 @@ def _tokens(due: RunData) -> dict[str, Any]:
 
 
 def _prompts(level: _Level) -> dict[str, Any]:
-    requests = level.due.requests
+    requests = level.due.requests[of_load(level.due.requests)]
     manifest = level.due.manifest
     hashed = requests[requests["prompt_hash"].notna()]
     servers = [dict(entry.get("server") or {}) for entry in level.plan.rounds]

@@ -69,14 +69,29 @@ def output_tokens(level: RunData, of: Flags | None = None) -> float:
 
 def output_in_slices(level: RunData, slices: int) -> Floats:
     """Return the output tok/s in equal slices of W; of several rounds, slice by slice together."""
-    arrived = _arrived(level, None)
+    return _in_slices(level, _arrived(level, None), slices)
+
+
+def ended_in_slices(level: RunData, slices: int) -> Floats:
+    """Return the ok requests that ended per second in equal slices of W."""
+    requests = level.requests
+    ended = within(requests, requests["end_ns"]) & (requests["outcome"] == Outcome.OK).to_numpy()
+    ends = _Arrived(
+        at_ns=requests["end_ns"].to_numpy(dtype=np.float64)[ended],
+        tokens=np.ones(int(ended.sum())),
+        row=np.flatnonzero(ended),
+    )
+    return _in_slices(level, ends, slices)
+
+
+def _in_slices(level: RunData, arrived: "_Arrived", slices: int) -> Floats:
     start = level.requests["window_start_ns"].to_numpy()[arrived.row]
     length = level.requests["window_end_ns"].to_numpy()[arrived.row] - start
     place = np.ceil((arrived.at_ns - start) / length * slices).astype(np.int64) - 1
-    tokens = np.bincount(np.clip(place, 0, slices - 1), arrived.tokens, minlength=slices)
+    amount = np.bincount(np.clip(place, 0, slices - 1), arrived.tokens, minlength=slices)
     windows = level.requests[["round", "window_start_ns", "window_end_ns"]].drop_duplicates()
     total = float((windows["window_end_ns"] - windows["window_start_ns"]).sum()) / NS_PER_S
-    return tokens / (total / slices) if total else np.zeros(slices)
+    return amount / (total / slices) if total else np.zeros(slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,11 +36,16 @@ class Samples:
     at_least: Floats
 
 
+def of_load(requests: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Say which requests are the load's own: questions of a golden set are no samples of time."""
+    return requests["canary"].isna().to_numpy()
+
+
 def samples_of(requests: pd.DataFrame, metric: str) -> Samples:
     """Return the samples of one metric's column in its own unit."""
     requests = requests.sort_values("due_ns", kind="stable")
     unfinished = (requests["outcome"] == Outcome.UNFINISHED).to_numpy()
-    seen = unfinished | (requests["outcome"] == Outcome.OK).to_numpy()
+    seen = (unfinished | (requests["outcome"] == Outcome.OK).to_numpy()) & of_load(requests)
     values = requests[metric].to_numpy(dtype=np.float64)
     observed = ~np.isnan(values)
     if metric in _NEVER_OBSERVED:
@@ -48,5 +53,5 @@ def samples_of(requests: pd.DataFrame, metric: str) -> Samples:
     bounds = np.full(len(values), np.nan)
     if metric in _AGE_FROM:
         bounds = (requests["end_ns"] - requests[_AGE_FROM[metric]]).to_numpy(dtype=np.float64)
-    censored = unfinished & ~observed & ~np.isnan(bounds)
+    censored = unfinished & seen & ~observed & ~np.isnan(bounds)
     return Samples(values=values[seen & observed], at_least=bounds[censored])

@@ -15,7 +15,7 @@ import pandas as pd
 from loadgen.analysis.distribution import quantile_of
 from loadgen.analysis.failures import error_rate, failed
 from loadgen.analysis.per_request import gap_quantile_ns, legal_gaps
-from loadgen.analysis.samples import samples_of
+from loadgen.analysis.samples import of_load, samples_of
 from loadgen.analysis.stats import (
     cluster_intervals,
     is_met,
@@ -89,7 +89,8 @@ def judged(level: RunData, objective: Objective) -> Judgements:
 
     ok: by its value; OUT where the metric is null. Failed and dropped: MISS. Unfinished: by its
     TTFT or TTFO where observed, else a MISS once its age exceeds the bound and OUT before; its
-    TPOT and gaps could still have changed: OUT. Cancelled and client faults: OUT.
+    TPOT and gaps could still have changed: OUT. Cancelled, client faults and questions of a golden
+    set: OUT.
     """
     requests = level.requests
     outcome = requests["outcome"]
@@ -107,7 +108,8 @@ def judged(level: RunData, objective: Objective) -> Judgements:
         [verdicts, overdue, np.full(len(requests), MISS)],
         default=OUT,
     )
-    return np.where(failed(requests), MISS, judgement).astype(np.int8)
+    judgement = np.where(failed(requests), MISS, judgement)
+    return np.where(of_load(requests), judgement, OUT).astype(np.int8)
 
 
 def judged_together(level: RunData, objectives: Sequence[Objective]) -> Judgements | None:
@@ -166,6 +168,7 @@ def _verdict_on_errors(requests: pd.DataFrame, objective: Objective) -> Objectiv
 def _verdict_on_gaps(level: RunData, objective: Objective) -> ObjectiveResult:
     """Met where the whole interval keeps the bound, missed where none of it does."""
     seen = level.requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
+    seen = seen & of_load(level.requests)
     found = legal_gaps(level)
     found = found[seen[found["row"]]]
     values = found["gap_ns"].to_numpy() / NS_PER_MS

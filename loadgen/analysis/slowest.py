@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from loadgen.analysis.per_request import gap_quantile_ns
+from loadgen.analysis.samples import of_load
 from loadgen.analysis.summary import SlowRequest
 from loadgen.analysis.table import RunData, select
 from loadgen.record import Outcome
@@ -19,6 +20,7 @@ def slowest(run: RunData, labels: dict[int, str]) -> list[SlowRequest]:
     requests = run.requests
     unfinished = requests["outcome"] == Outcome.UNFINISHED
     shown = requests["in_window"] & (unfinished | (requests["outcome"] == Outcome.OK))
+    shown = shown & of_load(requests)
     age = requests["end_ns"] - requests["sent_ns"]
     took = requests["e2e_ns"].where(~unfinished, age)
     order = pd.DataFrame({"unfinished": unfinished, "took": took})[shown & took.notna()]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from loadgen.analysis.samples import of_load
 from loadgen.analysis.stats import TREND_BATCHES, Floats, Trend, mser5, student_t, trend
 from loadgen.record import FAILED_OUTCOMES, Outcome, Phase
 
@@ -96,7 +97,7 @@ def ttft_in_order(
     """
     due = requests["due_ns"]
     chosen = requests[(requests["phase"] == Phase.MEASURE) & (due >= start_ns) & (due <= end_ns)]
-    chosen = chosen[~chosen["outcome"].isin([*FAILED_OUTCOMES, Outcome.DROPPED])]
+    chosen = chosen[~chosen["outcome"].isin([*FAILED_OUTCOMES, Outcome.DROPPED]) & of_load(chosen)]
     chosen = chosen.sort_values("due_ns", kind="stable")
     waiting = chosen["outcome"] == Outcome.UNFINISHED
     told = chosen["first_ns"].where(chosen["first_ns"].notna() | ~waiting, chosen["end_ns"])
@@ -141,7 +142,7 @@ def time_trend(requests: pd.DataFrame, column: str, *, start_ns: int, end_ns: in
     """Fit a line to one time of the ok requests of ``measure``, in order of due."""
     due = requests["due_ns"]
     chosen = requests[(requests["phase"] == Phase.MEASURE) & (due >= start_ns) & (due <= end_ns)]
-    chosen = chosen[(chosen["outcome"] == Outcome.OK) & chosen[column].notna()]
+    chosen = chosen[(chosen["outcome"] == Outcome.OK) & chosen[column].notna() & of_load(chosen)]
     chosen = chosen.sort_values("due_ns", kind="stable")
     at, values = (chosen[name].to_numpy(dtype=np.float64) for name in ("due_ns", column))
     return trend(at, values)

@@ -146,8 +146,34 @@ class RoundFigures:
     ttft_p50: float | None = None
     ttft_p95: float | None = None
     tpot_p50: float | None = None
+    itl_p95: float | None = None
     e2e_p50: float | None = None
     e2e_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What the answers of a level were worth.
+
+    questions: of the golden set, due in ``measure`` or asked in a pass of their own; accuracy:
+        passed / answered, with its 95 % interval (Wilson). failing: the questions that failed most
+        often, by id. outputs: all answers looked at, those to questions among them; broken: those
+        that are garbled, empty (blank, too), looping or truncated (cut off by the server).
+    """
+
+    questions: int = 0
+    answered: int = 0
+    passed: int = 0
+    accuracy: float | None = None
+    low: float | None = None
+    high: float | None = None
+    failing: dict[str, int] = field(default_factory=dict)
+    outputs: int = 0
+    broken: int = 0
+    garbled: int = 0
+    empty: int = 0
+    looping: int = 0
+    truncated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +258,8 @@ class LevelSummary:
     roofline_share: float | None = None  # output tok/s over the most that memory allows
     token_sources: dict[str, int] = field(default_factory=dict)
     finish_reasons: dict[str, int] = field(default_factory=dict)
-    # failures and objectives
+    # failures, quality and objectives
+    quality: Quality = field(default_factory=Quality)
     error_rate: float | None = None
     errors: list[ErrorClass] = field(default_factory=list)
     objectives: list[ObjectiveResult] = field(default_factory=list)

@@ -16,7 +16,7 @@ from loadgen.analysis.distribution import (
 )
 from loadgen.analysis.failures import failed
 from loadgen.analysis.per_request import legal_gaps
-from loadgen.analysis.samples import samples_of
+from loadgen.analysis.samples import of_load, samples_of
 from loadgen.analysis.stats import t_interval
 from loadgen.analysis.summary import Distribution, Quantile
 from loadgen.analysis.table import RunData
@@ -96,8 +96,14 @@ def withheld(found: Mapping[str, Distribution]) -> dict[str, Distribution]:
 
 def _gaps_seen(due: RunData) -> pd.DataFrame:
     seen = due.requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
+    seen = seen & of_load(due.requests)
     gaps = legal_gaps(due)
     return gaps[seen[gaps["row"]]]
+
+
+def gaps_ms(due: RunData) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return the gaps of the load's requests that were seen, in ms and in order."""
+    return _gaps_seen(due)["gap_ns"].to_numpy(dtype=np.float64) / NS_PER_MS
 
 
 def _of_round(due: RunData, name: str) -> Distribution:

@@ -18,7 +18,12 @@ from loadgen.errors import LoadgenError
 VERBS = {
     "run": ("loadgen.cli.run:command", "Measure a server, level by level, and report."),
     "plan": ("loadgen.cli.plan:command", "Show what a run would send; needs no network."),
+    "replay": ("loadgen.cli.replay:command", "Send a log of real traffic again."),
+    "anonymize": ("loadgen.cli.anonymize:command", "Make a log that can be shared: no text."),
     "report": ("loadgen.cli.report:command", "Make the reports of a run again."),
+    "check": ("loadgen.cli.check:command", "Say whether a run's figures can be trusted."),
+    "compare": ("loadgen.cli.compare:command", "Hold runs against a baseline: what changed?"),
+    "server": ("loadgen.cli.server:command", "Start the server to measure; wait, show, end it."),
     "simulate": ("loadgen.cli.simulate:command", "Serve a simulated engine of known truth."),
     "selftest": ("loadgen.cli.selftest:command", "Say what this machine can measure."),
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loadgen.scenario.settings import Setting
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
 
 KEY_FLAGS = ("--api-key", "--api_key", "--apikey", "--key", "--token", "-k")
 """Not accepted: a command line is public on its machine. They exist to say so."""
@@ -31,6 +32,7 @@ _PLAIN = {
     "endpoint": ("target", "endpoint"),
     "ca_file": ("target", "ca_file"),
     "insecure": ("target", "insecure"),
+    "allow_public": ("target", "allow_public"),
     "transport": ("target", "transport"),
     "connections": ("target", "connections"),
     "input_tokens": ("prompts", "input_tokens"),
@@ -44,6 +46,10 @@ _PLAIN = {
     "nonce": ("nonce",),
 }
 _OF_RATE_LEVELS = ("arrivals", "burstiness", "max_in_flight", "at_cap")
+_NOT_GIVEN: Mapping[str, Any] = dict.fromkeys(
+    (*_PLAIN, *_OF_RATE_LEVELS, "file", "dataset", "concurrency", "rate", "think_time", "workers",
+     "warmup", "duration", "requests", "headers", "limits", "objectives", "abort_if")
+) | {"headers": (), "limits": ()}  # fmt: skip
 
 
 def refuse_key(command: Decorated) -> Decorated:
@@ -70,7 +76,19 @@ def _refuse_key(_context: click.Context, _option: click.Parameter, value: object
 
 def scenario_arguments(command: Decorated) -> Decorated:
     """Add the scenario file and every flag that changes it."""
-    for option in reversed(_OPTIONS):
+    file = click.argument(
+        "file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path)
+    )
+    return _with(command, [file, *_SERVER, *_LOAD, *_COURSE])
+
+
+def course_arguments(command: Decorated) -> Decorated:
+    """Add the flags that say which server and how a run goes, but not what is sent."""
+    return _with(command, [*_SERVER, *_COURSE])
+
+
+def _with(command: Decorated, options: list[Option]) -> Decorated:
+    for option in reversed(options):
         command = option(command)
     return refuse_key(command)
 
@@ -84,10 +102,11 @@ def strict_option(command: Decorated) -> Decorated:
     )(command)
 
 
-_OPTIONS: list[Callable[[Any], Any]] = [
-    click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path)),
+_SERVER: list[Option] = [
     click.option("--url", help="The server: http://host:port, with or without /v1."),
     click.option("--model", help="The model to ask; needless where the server lists just one."),
+]
+_LOAD: list[Option] = [
     click.option(
         "-c",
         "--concurrency",
@@ -122,6 +141,8 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--turns", metavar="N", help="Conversations of so many turns: 3, or 5±2."),
     click.option("--think-time", metavar="T", help="Pause before each next turn: 2s, or 2s±500ms."),
     click.option("--shared-prefix-tokens", type=int, metavar="N", help="Equal in all prompts."),
+]
+_COURSE: list[Option] = [
     click.option("--requests", type=int, metavar="N", help="Measure N requests in each level."),
     click.option(
         "--duration",
@@ -157,6 +178,13 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--endpoint", metavar="KIND", help="chat (default) or completions."),
     click.option("--ca-file", metavar="PATH", help="Trust the certificates in this file."),
     click.option("--insecure", is_flag=True, default=None, help="Trust any certificate."),
+    click.option(
+        "--allow-public-target",
+        "allow_public",
+        is_flag=True,
+        default=None,
+        help="Replay a log to an address that is neither loopback nor private.",
+    ),
     click.option("--transport", metavar="KIND", help="own (default) or stock (plain httpx)."),
     click.option("--connections", metavar="KIND", help="reuse (default) or per_request."),
     click.option(
@@ -201,13 +229,14 @@ def scenario_from(options: Mapping[str, Any], environ: Mapping[str, str]) -> "Sc
 
 
 def settings_of(options: Mapping[str, Any]) -> list["Setting | Problem"]:
-    """Turn flags into values of the scenario.
+    """Turn flags into values of the scenario; a verb need not have all of them.
 
     A wrong value is found when the whole is checked; a flag that cannot be read at all becomes a
     problem, told with the others.
     """
     from loadgen.scenario.settings import EACH, Setting
 
+    options = {**_NOT_GIVEN, **options}
     found: list[Setting | Problem] = [*_dataset(options)]
     found += [
         Setting(path=path, value=_length(options[name]), origin=_flag(name))

@@ -7,29 +7,50 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.logs import found_in, log_arguments_beside_a_level, refuse_log_flags
 from loadgen.cli.options import scenario_arguments, scenario_from
+from loadgen.cli.replaying import replay_scenario
+from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
     from loadgen.workload.plan import PlannedLevel, PlannedPrompt
 
+_NOWHERE = "http://localhost:8000"  # a log alone is shown without a server
 _COLUMNS = ("level", "warm-up", "measure", "requests", "tokens in", "tokens out", "time")
 
 
 @click.command("plan")
 @scenario_arguments
+@click.option("--log", type=click.Path(path_type=Path), help="Show what this log holds.")
+@log_arguments_beside_a_level
 @click.option("--hash", "only_hash", is_flag=True, help="Print one hash of the plan, no more.")
 @click.option("--out", type=click.Path(path_type=Path), hidden=True, expose_value=False)
-def command(only_hash: bool, **options: Any) -> None:  # noqa: ANN401 - click's options, by name
+def command(log: Path | None, only_hash: bool, **options: Any) -> None:  # noqa: ANN401 - by name
     """Show the scenario and what a run would send; needs no network.
 
     The hash covers lengths, words, arrivals and order: equal hashes send equal plans. It leaves
     out the words drawn for each run (``nonce``).
+
+    With --log, what the log holds; with --url as well, also the scenario that replays it.
     """
     from loadgen.workload.plan import plan_hash
 
-    scenario = scenario_from(options, os.environ)
+    if log is not None:
+        scenario = _replaying(log, options)
+        if options["url"] is None and not only_hash:
+            click.echo("\n".join(found_in(scenario)))
+            return
+    else:
+        refuse_log_flags(options)
+        scenario = scenario_from(options, os.environ)
     click.echo(plan_hash(scenario) if only_hash else render_plan(scenario))
+
+
+def _replaying(log: Path, options: dict[str, Any]) -> "Scenario":
+    if options["file"] is not None:
+        raise UsageError("--log and a scenario: give one; a scenario names its log as prompts.file")
+    return replay_scenario(log, {**options, "url": options["url"] or _NOWHERE})
 
 
 def render_plan(scenario: "Scenario") -> str:
@@ -44,7 +65,9 @@ def render_plan(scenario: "Scenario") -> str:
 
     source = source_without_nonce(scenario)
     levels = plan_levels(scenario, source)
-    lines = ["", "Levels" if scenario.rounds == 1 else f"Levels, {scenario.rounds} rounds of them"]
+    found = found_in(scenario) if scenario.replays else []
+    lines = [*([""] if found else []), *found, *_server(scenario)]
+    lines += ["", "Levels" if scenario.rounds == 1 else f"Levels, {scenario.rounds} rounds of them"]
     lines += _table([_COLUMNS, *(_row(level) for level in levels)])
     lines += [_total(scenario, levels), "", "First prompts"]
     for prompt in first_prompts(scenario, source):
@@ -54,6 +77,16 @@ def render_plan(scenario: "Scenario") -> str:
     lines += [f"Warning  {text}" for text in plan_warnings(scenario, source)]
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     return f"{_yaml(scenario.public_dict())}{comments}"
+
+
+def _server(scenario: "Scenario") -> list[str]:
+    """Say what would be started first, where the scenario starts a server."""
+    if scenario.server is None:
+        return []
+    from loadgen.server.preview import preview
+
+    told = preview(scenario, scenario.server, os.environ)
+    return ["", "Server, started first", *(f"  {line}" for line in told)]
 
 
 def _head(scenario: "Scenario", prompt: "PlannedPrompt") -> str:
@@ -71,7 +104,8 @@ def _nonce(scenario: "Scenario") -> str:
     made = any(prompts.source == "synthetic" for _, prompts in scenario.classes)
     kept = any(prompts.source == "dataset" for _, prompts in scenario.classes)
     own = "a dataset is sent as it is: a second run meets the server's prefix cache"
-    return "; ".join(["drawn anew for each run"] * made + [own] * kept)
+    logs = "a log is sent as it is, and where it has lengths only, in words drawn for each run"
+    return "; ".join(["drawn anew for each run"] * made + [own] * kept + [logs] * scenario.replays)
 
 
 def _yaml(tree: dict[str, Any]) -> str:

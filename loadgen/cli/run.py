@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.logs import found_in, held_against_the_log
 from loadgen.cli.options import scenario_arguments, scenario_from, strict_option
+from loadgen.cli.server import server_for
 from loadgen.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -33,11 +35,23 @@ def command(out: Path | None, strict: bool, **options: Any) -> None:  # noqa: AN
     stderr. The first Ctrl-C stops the arrivals, drains and reports; the second leaves at once.
     """
     scenario = scenario_from(options, os.environ)
-    directory, stopped = _measure(scenario, out)
+    click.get_current_context().exit(carry_out(scenario, out, strict=strict))
+
+
+def carry_out(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
+    """Measure and report; return the exit code. What a log holds is told before it is sent."""
+    if scenario.replays:
+        for line in found_in(scenario):
+            click.echo(line, err=True)
+    with server_for(scenario):
+        directory, stopped = _measure(scenario, out)
     summary = _report(directory)
+    if scenario.replays:
+        for line in held_against_the_log(directory, summary):
+            click.echo(line)
     if stopped is not None:
         raise stopped
-    click.get_current_context().exit(exit_code(summary, strict=strict))
+    return exit_code(summary, strict=strict)
 
 
 def exit_code(summary: "Summary", *, strict: bool = False) -> int:
@@ -48,7 +62,9 @@ def exit_code(summary: "Summary", *, strict: bool = False) -> int:
     if strict and not checks_pass(summary):
         return OBJECTIVE_MISSED
     missed = any(
-        result.verdict == "missed" for level in summary.levels for result in level.objectives
+        result.verdict == "missed"
+        for level in (*summary.levels, *summary.by_class)
+        for result in level.objectives
     )
     spoiled = any(level.invalid is not None for level in summary.levels)
     return OBJECTIVE_MISSED if missed or spoiled or summary.status == "failed" else 0

@@ -183,7 +183,7 @@ COUNT = click.IntRange(min=1)
     default="0s",
     show_default=True,
     callback=DURATION,
-    help="How much longer the first step takes.",
+    help="How much longer the first step takes; a request for a single token does not end it.",
 )
 @click.option(
     "--fault",

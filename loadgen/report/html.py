@@ -9,7 +9,7 @@ from importlib.resources import files
 from math import log10
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from loadgen.report.series import Axis, Chart, Line
@@ -23,17 +23,26 @@ _RAMP_STEPS = 7  # colours of an ordered family: --ramp-0 … --ramp-7
 
 def render_html(view: View) -> str:
     """Return the page; the plotting library and the style sheet are inside it."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False}
-    template = environment.from_string(_own_file("page.html.j2"))
-    return template.render(
+    return page(
+        "page.html.j2",
         view=view,
         figures={chart.key: figure(chart) for chart in view.charts},
-        style=Markup(_own_file("page.css")),
         plotly=_plotly() if view.charts else Markup(""),
     )
+
+
+def page(template: str, **values: Any) -> str:  # noqa: ANN401 - what the template names
+    """Fill a template of this room, with the style sheet; every text is escaped."""
+    environment = Environment(
+        loader=FunctionLoader(_own_file),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False}
+    found = environment.get_template(template)
+    return found.render(style=Markup(_own_file("page.css")), **values)
 
 
 @cache

@@ -41,6 +41,11 @@ FORMULAS = (
             " user's"),
     Formula("errors", "failed / (ok + failed), failed = refused + timeout + broken + truncated;"
             " client faults are never counted against the server"),
+    Formula("accuracy", "questions of the golden set that passed / that were answered, with Wilson's"
+            " interval; questions count in the load and in no time", "no golden set was asked"),
+    Formula("broken answers", "answers that are garbled (noise in place of language), empty or"
+            " blank, looping (one piece over and over to the end), or truncated (cut off by the"
+            " server) / all answers looked at"),
     Formula("lateness", "sent − due = slot wait (slot − due: the cap held it back) + send lag (the"
             " client's own delay, connecting apart)"),
     Formula("from due", "TTFT and E2E counted from the moment the schedule asked for the request:"

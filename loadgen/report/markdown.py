@@ -16,12 +16,12 @@ def render_markdown(view: View) -> str:
     parts = [
         f"# {escape(view.title)}",
         f"**{escape(view.verdict.text)}**",
-        _facts(view.facts),
+        facts_lines(view.facts),
         _warnings(view.warnings),
-        *(_table(table) for table in _tables(view)),
+        *(table_lines(table) for table in _tables(view)),
         "## Conditions",
-        _facts(view.card),
-        _facts(view.conditions),
+        facts_lines(view.card),
+        facts_lines(view.conditions),
         "## What each number means",
         "\n".join(_formula_lines(view)),
         "## How to read it",
@@ -37,12 +37,14 @@ def escape(text: str) -> str:
 
 
 def _tables(view: View) -> Iterable[Table]:
-    yield from (view.levels, view.by_class, view.checks, view.objectives, view.errors, view.course)
+    yield from (view.levels, view.by_class, view.checks, view.objectives, view.errors)
+    yield from (view.quality, view.course)
     yield from (view.uncut, view.rounds, view.rates, view.outcomes, view.lengths, *view.percentiles)
     yield from (*view.more_percentiles, view.slowest, view.client)
 
 
-def _facts(facts: Iterable[Fact]) -> str:
+def facts_lines(facts: Iterable[Fact]) -> str:
+    """Return one line for each fact."""
     return "\n".join(f"- {escape(fact.label)}: {escape(fact.text)}" for fact in facts)
 
 
@@ -50,7 +52,8 @@ def _warnings(warnings: Iterable[str]) -> str:
     return "\n".join(f"- mind: {escape(warning)}" for warning in warnings)
 
 
-def _table(table: Table) -> str:
+def table_lines(table: Table) -> str:
+    """Return a table under its title; nothing without rows."""
     if not table.rows:
         return ""
     lines = [
@@ -59,6 +62,7 @@ def _table(table: Table) -> str:
         _line(_heading(column) for column in table.columns),
         _line(":--" if column.left else "--:" for column in table.columns),
         *(_line(_cell(cell) for cell in row) for row in table.rows),
+        *(["", escape(table.note)] if table.note else []),
     ]
     return "\n".join(lines)
 

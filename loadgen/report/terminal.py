@@ -49,9 +49,26 @@ def look_of(stream: TextIO) -> Look:
 
 def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> str:
     """Return the report, at most ``width`` columns wide; escape codes only with ``colour``."""
-    out = io.StringIO()
-    console = Console(
-        file=out,
+    console = console_of(width=width, colour=colour)
+    console.print(Text(view.verdict.text, style=_STYLES.get(view.verdict.tone, "")))
+    facts = " · ".join(f"{fact.label} {fact.text}" for fact in view.facts)
+    console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
+    for table in (view.levels, view.by_class, view.intervals, view.course, view.uncut):
+        print_table(console, table)
+    for table in (view.rounds, view.checks, view.errors, view.objectives, view.quality):
+        print_table(console, table)
+    _print_card(console, view)
+    if view.warnings:
+        console.print()
+    for warning in view.warnings:
+        console.print(Text(f"! {warning}", style=_STYLES["warn"]))
+    return text_of(console)
+
+
+def console_of(*, width: int, colour: bool) -> Console:
+    """Return a console that writes to memory; ``text_of`` returns what was written."""
+    return Console(
+        file=io.StringIO(),
         width=max(width, 40),
         force_terminal=colour,
         color_system="standard" if colour else None,
@@ -61,22 +78,22 @@ def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = Fa
         markup=False,
         legacy_windows=False,
     )
-    console.print(Text(view.verdict.text, style=_STYLES.get(view.verdict.tone, "")))
-    facts = " · ".join(f"{fact.label} {fact.text}" for fact in view.facts)
-    console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
-    for table in (view.levels, view.by_class, view.intervals, view.course, view.uncut):
-        _print_table(console, table)
-    for table in (view.rounds, view.checks, view.errors, view.objectives):
-        _print_table(console, table)
-    _print_card(console, view)
-    if view.warnings:
-        console.print()
-    for warning in view.warnings:
-        console.print(Text(f"! {warning}", style=_STYLES["warn"]))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
 
 
-def _print_table(console: Console, table: Table) -> None:
+def text_of(console: Console) -> str:
+    """Return what a console of ``console_of`` wrote, without blanks at the ends of lines."""
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
+
+
+def toned(text: str, tone: str) -> Text:
+    """Return a text in the colour of its tone: good, warn, bad, quiet."""
+    return Text(text, style=_STYLES.get(tone, ""))
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Write a table, in several parts where it is wider than the console; nothing without rows."""
     if not table.rows:
         return
     console.print()
@@ -85,6 +102,8 @@ def _print_table(console: Console, table: Table) -> None:
         if part:
             console.print()
         console.print(_rich_table(table, columns))
+    if table.note:
+        console.print(Text(table.note, style=_STYLES["quiet"]))
 
 
 def _print_card(console: Console, view: View) -> None:

@@ -16,6 +16,7 @@ from loadgen.report.conditions import card, conditions, headline_facts
 from loadgen.report.grid import Table, failed
 from loadgen.report.legend import FORMULAS, READING, Formula
 from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS, percentile_tables
+from loadgen.report.quality import quality_table
 from loadgen.report.series import Chart, Samples
 from loadgen.report.soundness import (
     check_table,
@@ -60,6 +61,7 @@ class View:
     charts: tuple[Chart, ...]
     objectives: Table
     errors: Table
+    quality: Table
     checks: Table
     course: Table
     rounds: Table
@@ -96,6 +98,7 @@ def build_view(
         charts=build_charts(levels, ttft or {}),
         objectives=objective_table([*levels, *summary.by_class]),
         errors=error_table(levels),
+        quality=quality_table([*levels, *summary.by_class]),
         checks=check_table(levels),
         course=course_table(levels),
         rounds=round_table(levels),

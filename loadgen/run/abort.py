@@ -1,8 +1,9 @@
 """Stop a run that does harm: rules over a sliding window of what just ended."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from loadgen.scenario.abort import AbortRule
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 _FEWEST = 10  # requests in the window below which nothing is judged
+
+
+class Age(NamedTuple):
+    """How long a request has been in flight, and whether its first token has come."""
+
+    ms: float
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,11 @@ class _Ended:
 
 
 class Watch:
-    """Takes records as they end; ``judge`` says which rule was broken, and by how much."""
+    """Takes records as they end; ``judge`` says which rule was broken, and by how much.
+
+    A request in flight counts as soon as it is slower than the bound, whatever becomes of it: a
+    server that hangs is not waited for.
+    """
 
     def __init__(self, rules: Sequence[AbortRule]) -> None:
         self._rules = rules
@@ -55,28 +67,32 @@ class Watch:
             return
         self._ended.append(_Ended(record.end_ns, failed, record))
 
-    def judge(self, now_ns: int) -> str | None:
+    def judge(self, now_ns: int, in_flight: Iterable[Age] = ()) -> str | None:
         """Judge the windows that end now (ns from the run's epoch)."""
+        ages = list(in_flight) if self._rules else []
         while self._ended and self._ended[0].at_ns < now_ns - self._longest_ns:
             self._ended.popleft()
         for rule in self._rules:
-            value = self._value(rule, now_ns)
+            value = self._value(rule, now_ns, ages)
             if value is not None and value > rule.bound:
                 return f"{rule.text}: {_said(rule, value)}"
         return None
 
-    def _value(self, rule: AbortRule, now_ns: int) -> float | None:
+    def _value(self, rule: AbortRule, now_ns: int, ages: list[Age]) -> float | None:
         since_ns = now_ns - round(rule.window_s * NS_PER_S)
         rows = [row for row in self._ended if row.at_ns >= since_ns]
-        if len(rows) < _FEWEST:
-            return None
         if rule.metric == "errors":
-            return sum(row.failed for row in rows) / len(rows)
+            return sum(row.failed for row in rows) / len(rows) if len(rows) >= _FEWEST else None
         values = [ms for row in rows if (ms := row.ms(rule.metric)) is not None]
+        values += [age.ms for age in ages if age.ms > rule.bound and _awaited(rule.metric, age)]
         if len(values) < _FEWEST:
             return None
         quantile = 0.5 if rule.quantile is None else rule.quantile
         return float(np.quantile(values, quantile, method="lower"))
+
+
+def _awaited(metric: str, age: Age) -> bool:
+    return metric == "e2e" or not age.answered
 
 
 def _said(rule: AbortRule, value: float) -> str:

@@ -9,6 +9,7 @@ lengths missed.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ _SIZES = (8, 8, 64, 257)
 _TURN_WORDS = 8
 _LEAST_PER_WORD, _MOST_PER_WORD = 0.5, 20.0  # beyond, what is reported counts something else
 _FEWEST_WORDS = 200  # usable ones: fewer would repeat so much that a cache finds them
+_LINE_BREAKS = frozenset({"\n", "\u010a", "<0x0A>"})  # as tokenizers of several kinds spell one
 
 Words = npt.NDArray[np.object_]
 Ask = Callable[[Prompt], Awaitable[int | None]]
@@ -67,13 +69,15 @@ async def calibrate(ask: Ask, pieces: Pieces, *, chat: bool, turns: bool) -> Cal
     probes = await shape.probe(words)
     if not probes:
         return Calibration(how="unknown", overhead=Overhead(), probes=[])
-    how, usable = "linear", None
+    how: str = "linear"
+    usable: frozenset[str] | None = None
     if not _constant(probes):
-        how, usable = "scaled", await _single_tokens(pieces, words)
-        if usable is not None:
+        how = "scaled"
+        for usable in await _single_tokens(pieces, words):
             filtered = await shape.probe(np.array(sorted(usable), dtype=object))
             if _constant(filtered):
                 how, probes = "filtered", filtered
+                break
     if how == "scaled":
         overhead = _scaled(probes)
         if overhead is None:
@@ -140,15 +144,32 @@ def _scaled(probes: list[tuple[int, int]]) -> Overhead | None:
     return Overhead(tokens=max(round(float(tokens)), 0), per_word=float(per_word))
 
 
-async def _single_tokens(pieces: Pieces, words: Words) -> frozenset[str] | None:
-    """Return the words that are one token after a space, by the server's own tokenizer."""
-    found = await pieces(" " + " ".join(words))
-    if found is None:
-        return None
-    known = set(words)
+async def _single_tokens(pieces: Pieces, words: Words) -> list[frozenset[str]]:
+    """Return sets of words that are one token each by the server's own tokenizer, the best first.
+
+    A prompt's first word follows no space, so that the best are one token without it, too; but a
+    tokenizer that begins every text with a space of its own has few of those.
+    """
+    known = frozenset(words)
+    spaced = _whole_after_space(await pieces(" " + " ".join(words)) or [], known)
+    bare = _whole_lines(await pieces("\n".join(words)) or [], known)
+    found = [spaced & bare, spaced]
+    return [usable for usable in found if len(usable) >= _FEWEST_WORDS]
+
+
+def _whole_after_space(found: list[str], known: frozenset[str]) -> frozenset[str]:
     single = {piece[1:] for piece in found if piece[:1] == " " and piece[1:] in known}
     # a piece may begin a longer word: only where the next piece begins a word, too, it is whole
-    for piece, following in zip(found, [*found[1:], " "], strict=True):
+    for piece, following in pairwise([*found, " "]):
         if piece[:1] == " " and following[:1] != " ":
             single.discard(piece[1:])
-    return frozenset(single) if len(single) >= _FEWEST_WORDS else None
+    return frozenset(single)
+
+
+def _whole_lines(found: list[str], known: frozenset[str]) -> frozenset[str]:
+    framed = ["\n", *found, "\n"]
+    return frozenset(
+        piece
+        for before, piece, after in zip(framed, framed[1:], framed[2:], strict=False)
+        if piece in known and before in _LINE_BREAKS and after in _LINE_BREAKS
+    )

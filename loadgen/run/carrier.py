@@ -6,7 +6,7 @@ them, so that no slot waits for it.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,12 @@ from loadgen.client.clock import now_ns
 from loadgen.client.exchange import Exchange
 from loadgen.client.limits import Limits
 from loadgen.record import Chunks, Outcome, Phase, Record
+from loadgen.run.abort import Age
 from loadgen.run.flow import Flow
 from loadgen.run.privacy import storable
 from loadgen.run.quality import canary_facts
 from loadgen.run.supply import Call
+from loadgen.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,13 @@ class Carrier:
         self.cut_as = outcome
         for exchange in list(self._active):
             exchange.interrupt(outcome)
+
+    def ages(self, now_ns: int) -> Iterator[Age]:
+        """Yield how long each request in flight has been, from its send."""
+        for exchange in self._active:
+            if (sent_ns := exchange.trace.sent_ns) is not None:
+                answered = exchange.first_ns is not None
+                yield Age(ms=(now_ns - sent_ns) / NS_PER_MS, answered=answered)
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not beyond the end of arrivals."""

@@ -17,7 +17,7 @@ from loadgen.client.clock import Alarm, Sleepers, now_ns, sleep_s
 from loadgen.client.exchange import Exchange
 from loadgen.record import Outcome, Phase, Record
 from loadgen.run.carrier import Arrival, Carrier, Way
-from loadgen.run.phases import AnyPhases
+from loadgen.run.phases import AnyPhases, CountedPhases
 from loadgen.run.places import Places
 from loadgen.run.supply import Call, Supply, Talk
 from loadgen.scenario.model import Level
@@ -241,9 +241,12 @@ class Dispatch:
                 return exchange
             if facts["outcome"] is not Outcome.OK:
                 self.conversations_cut += 1
+                if isinstance(self._phases, CountedPhases):
+                    self._phases.forgo(talk.left)
+                    self._changed()
                 return exchange
             call = talk.call()  # while the user thinks, not when the turn is due
-            if self._thinkers:
+            if self._thinkers and not self.carrier.closed.is_set():
                 await self._thinkers.until(due_ns)
 
     # --- both

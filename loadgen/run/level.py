@@ -20,15 +20,15 @@ from loadgen.run.abort import Watch
 from loadgen.run.carrier import Way
 from loadgen.run.dispatch import Dispatch, Load
 from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, Tick
-from loadgen.run.phases import AnyPhases, Phases, PlannedPhases, reason_of
-from loadgen.run.quality import Golden
+from loadgen.run.phases import AnyPhases, CountedPhases, Phases, PlannedPhases, reason_of
+from loadgen.run.quality import Golden, scenario_of_pass
 from loadgen.run.share import Share, slots_of, workers_of
 from loadgen.run.store import RunStore
 from loadgen.run.supply import Call, Supply, Talk
 from loadgen.scenario.abort import parse_abort_rule
 from loadgen.scenario.model import Level, Scenario, Span
 from loadgen.units import NS_PER_S
-from loadgen.workload.arrivals import Schedule, deal
+from loadgen.workload.arrivals import Schedule, busiest_second, deal
 from loadgen.workload.plan import schedule_of
 
 _TICK_S = 0.5
@@ -63,6 +63,17 @@ class Session:
     def share(self, level: Level) -> Share:
         """Return this process's share of a level."""
         return Share(worker=self.worker, workers=workers_of(level, self.workers))
+
+    def of_pass(self) -> "Session":
+        """Return the session of a quality pass: each question of the golden set once."""
+        golden = self.golden
+        assert golden is not None
+        return replace(
+            self,
+            scenario=scenario_of_pass(self.scenario, golden.questions),
+            build=lambda _level, _round, number: golden.call(number),
+            converse=None,
+        )
 
 
 class LevelRun:
@@ -99,7 +110,7 @@ class LevelRun:
         session = self.session
         await self._supply.fill()
         if session.preconnect and isinstance(session.transport, StampedTransport):
-            await _preconnect(session, max(_connections(self.level) // self._share.workers, 1))
+            await _preconnect(session, max(self._connections() // self._share.workers, 1))
 
     async def hold(self, start_ns: int | None = None) -> dict[str, Any]:
         """Hold the level, from ``start_ns`` (now, unless told), and return its manifest entry."""
@@ -183,7 +194,8 @@ class LevelRun:
         session = self.session
         whole = schedule_of(session.scenario, self.number, round_=self.round)
         mine = deal(whole, self._share.worker, self._share.workers)
-        return replace(whole, due_ns=whole.due_ns[mine])
+        turns = None if whole.turns is None else whole.turns[mine]
+        return replace(whole, due_ns=whole.due_ns[mine], turns=turns)
 
     def _my_supply(self) -> Supply:
         session = self.session
@@ -195,7 +207,9 @@ class LevelRun:
             return Supply(build, ahead=0, most=0)
         if self._schedule is not None:
             total = len(self._schedule.due_ns)
-            return Supply(build, ahead=min(total, _AHEAD_OPEN), most=total)
+            # requests of a log may be long: fewer are held ready
+            ahead = _AHEAD_OPEN if self.level.speed is None else _AHEAD
+            return Supply(build, ahead=min(total, ahead), most=total)
         each = session.scenario.each_level
         warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
         counted = warmup.seconds is None and measure.seconds is None
@@ -207,6 +221,16 @@ class LevelRun:
         if converse is None:
             return None
         return lambda number: converse(self.number, self.round, number)
+
+    def _connections(self) -> int:
+        """Return how many to make ahead: the slots, or about a second's worth of sends."""
+        level = self.level
+        if level.closed or self._schedule is None:
+            return level.slots
+        if level.speed is None:
+            return min(level.max_in_flight, max(8, round(level.peak_rate)))
+        mine = busiest_second(self._schedule)
+        return min(level.max_in_flight, max(8, mine * self._share.workers))
 
     def _cap(self) -> int | None:
         """Return how many requests may be in flight at once, where slots do not bound them."""
@@ -230,6 +254,12 @@ class LevelRun:
                 measure=self._share.span(measure),
                 start_ns=start_ns,
             )
+        if schedule.turns is not None:
+            return CountedPhases(
+                start_ns=start_ns,
+                measure_start_ns=start_ns + schedule.measure_start_ns,
+                expected=int(schedule.turns.sum()),
+            )
         return PlannedPhases(
             start_ns=start_ns,
             measure_start_ns=start_ns + schedule.measure_start_ns,
@@ -247,8 +277,9 @@ class LevelRun:
         try:
             await dispatch.run()
         finally:
-            ticker.cancel()
             lag.close()
+            if not ticker.cancel() and not ticker.cancelled():
+                ticker.result()  # it failed (a full disk): say so
         wall_s = (now_ns() - wall_before) / NS_PER_S
         lag.samples_ns.sort()
         return {
@@ -272,7 +303,8 @@ class LevelRun:
             session.store.flush()
             if ticks % _COLLECT_TICKS == 0:
                 gc.collect(1)
-            if broken := self._watch.judge(now - session.epoch_ns):
+            broken = self._watch.judge(now - session.epoch_ns, carrier.ages(now))
+            if broken and self._phase is not Phase.DRAIN:  # then there is nothing left to stop
                 session.on_event(Notice(text=f"aborted: {broken}", stops=f"abort: {broken}"))
                 self.stop(f"abort: {broken}")
             session.on_event(
@@ -363,13 +395,6 @@ async def _preconnect(session: Session, wanted: int) -> None:
         await transport.origin(session.url).preconnect(wanted, session.limits.connect_s)
     except httpx.TransportError:
         return  # each request will find out, and its record will say so
-
-
-def _connections(level: Level) -> int:
-    """Return how many connections to make ahead: the slots, or about a second's worth of sends."""
-    if level.closed:
-        return level.slots
-    return min(level.max_in_flight, max(8, round(level.peak_rate)))
 
 
 def _p99(ordered_ns: list[int]) -> int | None:

@@ -139,11 +139,65 @@ class PlannedPhases:
         self.stop_reason = reason
 
 
-AnyPhases = Phases | PlannedPhases
+class CountedPhases:
+    """The phase of an open level that lasts until all that it expects was sent.
+
+    Conversations follow a schedule by their first turns alone; when their last turn is due, the
+    server decides. What a failed turn cuts off is no longer expected (``forgo``).
+    """
+
+    def __init__(self, *, start_ns: int, measure_start_ns: int, expected: int) -> None:
+        self.start_ns = start_ns
+        self.phase = Phase.WARMUP
+        self.measure_start_ns: int | None = None
+        self.measure_end_ns: int | None = None
+        self.stop_reason: str | None = None
+        self._begin_ns = measure_start_ns
+        self._expected = expected
+        self._last_due_ns = start_ns
+
+    def admit(self, due_ns: int) -> Phase | None:
+        """Count an arrival and return the phase it belongs to; None after a stop."""
+        if self.phase is Phase.DRAIN:
+            return None
+        self._last_due_ns = max(self._last_due_ns, due_ns)
+        self.forgo(1)
+        return Phase.WARMUP if due_ns < self._begin_ns else Phase.MEASURE
+
+    def forgo(self, requests: int) -> None:
+        """Expect so many requests fewer."""
+        self._expected -= requests
+        if self._expected <= 0:
+            self.advance(max(self._begin_ns, self._last_due_ns))
+            self.stop(max(self._begin_ns, self._last_due_ns) + 1, "log")
+
+    def advance(self, now_ns: int) -> None:
+        """Let time pass."""
+        if self.phase is Phase.WARMUP and now_ns >= self._begin_ns:
+            self.phase = Phase.MEASURE
+            self.measure_start_ns = self._begin_ns
+
+    def next_change_ns(self) -> int | None:
+        """Return when the phase changes next by time alone."""
+        return self._begin_ns if self.phase is Phase.WARMUP else None
+
+    def stop(self, now_ns: int, reason: str) -> None:
+        """End arrivals now, from whatever phase."""
+        if self.phase is Phase.DRAIN:
+            return
+        if self.phase is Phase.MEASURE:
+            self.measure_end_ns = now_ns
+        self.phase = Phase.DRAIN
+        self.stop_reason = reason
+
+
+AnyPhases = Phases | PlannedPhases | CountedPhases
 
 
 def reason_of(measure: Span) -> str:
-    """Name what ends a measure phase: "time", "count", or "time and count"."""
+    """Name what ends a measure phase: "time", "count", "time and count", or "log" for its end."""
+    if measure == Span():
+        return "log"
     if measure.requests is None:
         return "time"
     return "count" if measure.seconds is None else "time and count"

@@ -18,6 +18,7 @@ from loadgen.run.preflight import Found, Preflight
 from loadgen.run.session import limits_of
 from loadgen.scenario.model import Scenario
 from loadgen.workload.prompts import PromptSource, prompt_source
+from loadgen.workload.replay.follow import made_of_words
 from loadgen.workload.synthetic import Overhead
 from loadgen.workload.tokens import counter_of
 
@@ -75,8 +76,7 @@ async def prepare(
 
 async def _calibrated(scenario: Scenario, preflight: Preflight, found: Found) -> Calibration:
     """Calibrate where prompts are made of words of ours and the server answered the preflight."""
-    made = any(prompts.source == "synthetic" for _, prompts in scenario.classes)
-    if not made or found.probe["outcome"] != "ok":
+    if not made_of_words(scenario) or found.probe["outcome"] != "ok":
         return Calibration(how="none", overhead=Overhead(), probes=[])
     return await calibrate(
         preflight.asker(found),

@@ -1,4 +1,4 @@
-"""Questions of a golden set on the wire: their answers judged, and a pass of their own at a level."""
+"""Questions of a golden set on the wire: answers judged, and a pass of their own at a level."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

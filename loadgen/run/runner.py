@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import httpx
 from loadgen.client.clock import now_ns, utc_now
 from loadgen.client.stock import proxy_for
 from loadgen.client.transport import StampedTransport
-from loadgen.errors import Interrupted
+from loadgen.errors import EnvironmentFault, Interrupted
 from loadgen.record import SCHEMA_VERSION, Outcome
 from loadgen.run.descriptors import provide_descriptors
 from loadgen.run.events import Event, Notice, RunStarted
@@ -30,8 +31,11 @@ from loadgen.run.prepare import Prepared, prepare
 from loadgen.run.session import loop_factory, open_session, transport_of
 from loadgen.run.share import slots_of
 from loadgen.run.store import RunStore, make_directory
+from loadgen.run.target import refuse_public_target
 from loadgen.run.workers import Crew, CrewLevel
 from loadgen.scenario.model import Scenario
+from loadgen.workload.order import order_of_levels
+from loadgen.workload.replay.follow import check_logs
 
 
 def run_scenario(
@@ -43,8 +47,16 @@ def run_scenario(
     Interrupted, with the directory, when the user stopped it.
     """
     run = _Run(scenario, out, on_event)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(run.main())
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(run.main())
+    except (OSError, BaseExceptionGroup) as failure:
+        fault = _system_fault(failure)
+        if fault is None:
+            raise
+        raise EnvironmentFault(
+            f"the run could not go on: {fault.strerror or fault}; what was written is kept"
+        ) from failure
 
 
 class _Run:
@@ -63,6 +75,7 @@ class _Run:
         self.nonce = "fixed" if scenario.nonce == "fixed" else secrets.token_hex(8)
         self.manifest: dict[str, Any] = {}
         self._signals = 0
+        self._resting: asyncio.Event | None = None
         self._level: LevelRun | CrewLevel | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -72,6 +85,8 @@ class _Run:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
         try:
+            await refuse_public_target(self.scenario, proxied=self.proxy is not None)
+            check_logs(self.scenario)
             provide_descriptors(max(slots_of(level) for level in self.scenario.levels))
             transport = transport_of(self.scenario, proxy=self.proxy)
             try:
@@ -128,7 +143,10 @@ class _Run:
             on_event=self.on_event,
             count_tokens=prepared.count_tokens,
         )
-        await self._levels(session.store, lambda *which: LevelRun(session, *which))
+        await self._levels(
+            session.store,
+            lambda *which, of_pass: LevelRun(session.of_pass() if of_pass else session, *which),
+        )
 
     async def _by_crew(self, prepared: Prepared, directory: Path, workers: int) -> None:
         crew = Crew(
@@ -139,25 +157,39 @@ class _Run:
             on_event=self.on_event,
         )
         try:
+            crew.store.write_manifest(self.manifest)
             await crew.start(prepared.for_workers(self.nonce))
-            await self._levels(crew.store, lambda *which: CrewLevel(crew, *which))
+            await self._levels(
+                crew.store, lambda *which, of_pass: CrewLevel(crew, *which, of_pass=of_pass)
+            )
         finally:
             await crew.end()
 
     async def _levels(
-        self, store: RunStore, level_run: Callable[[int, int, int], LevelRun | CrewLevel]
+        self, store: RunStore, level_run: Callable[..., LevelRun | CrewLevel]
     ) -> None:
-        """Run the levels one after another; the manifest on disk is true at every moment."""
+        """Run the levels one after another; the manifest on disk is true at every moment.
+
+        level_run(number, round, first id, of_pass=): of_pass asks the golden set at that level.
+        """
         manifest = self.manifest
         store.write_manifest(manifest)
         first_id = 0
+        quality = self.scenario.quality
+        kinds = ("levels", "quality_passes") if quality and quality.pass_ else ("levels",)
         try:
-            for round_, number in listed_levels(self.scenario):
-                self._level = level_run(number, round_, first_id)
+            for (round_, number), kind in product(listed_levels(self.scenario), kinds):
+                of_pass = kind == "quality_passes"
+                if first_id and not of_pass and await self._rested():
+                    break
+                if of_pass:
+                    label = self.scenario.levels[number].label
+                    self.on_event(Notice(text=f"{label}: asking the golden set"))
+                self._level = level_run(number, round_, first_id, of_pass=of_pass)
                 await self._level.prepare()
                 entry = await self._level.hold()
                 first_id = entry.pop("next_id")
-                manifest["levels"].append(entry)
+                manifest.setdefault(kind, []).append(entry)
                 store.write_manifest(manifest)
                 if self._signals or entry["stop_reason"].startswith("abort"):
                     break
@@ -169,6 +201,20 @@ class _Run:
             store.flush()
             store.write_manifest(manifest)
             store.close()
+
+    async def _rested(self) -> bool:
+        """Rest between two levels as long as the scenario says; True where a signal ended it."""
+        if not self.scenario.each_level.cooldown_s:
+            return False
+        self._resting = asyncio.Event()
+        try:
+            async with asyncio.timeout(self.scenario.each_level.cooldown_s):
+                await self._resting.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._resting = None
+        return self._signals > 0
 
     def _describe(self, prepared: Prepared, transport: httpx.AsyncBaseTransport) -> None:
         target, found = self.scenario.target, prepared.found
@@ -215,6 +261,9 @@ class _Run:
 
     def _signalled(self) -> None:
         self._signals += 1
+        if self._resting is not None:
+            self._resting.set()
+            return
         if self._level is None:
             if self._task:
                 self._task.cancel()
@@ -229,7 +278,7 @@ class _Run:
 def listed_levels(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Yield (round, level) in the order they are run."""
     for round_ in range(scenario.rounds):
-        for number in range(len(scenario.levels)):
+        for number in order_of_levels(scenario, round_=round_):
             yield round_, number
 
 
@@ -240,6 +289,16 @@ def worker_count(scenario: Scenario) -> int:
         return int(asked)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(usable or 1, max(slots_of(level) for level in scenario.levels))
+
+
+def _system_fault(failure: BaseException) -> OSError | None:
+    """Return the system's refusal (a full disk, a limit) that ended a run; None where it was not."""
+    if isinstance(failure, OSError):
+        return failure
+    if isinstance(failure, BaseExceptionGroup):
+        found = (_system_fault(each) for each in failure.exceptions)
+        return next((fault for fault in found if fault is not None), None)
+    return None
 
 
 def _status(levels: list[dict[str, Any]]) -> str:

@@ -23,6 +23,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.workload.prompt import Prompt
 from loadgen.workload.prompts import PromptSource
 from loadgen.workload.quality import golden_set
+from loadgen.workload.replay.follow import converses
 
 
 def open_session(
@@ -56,8 +57,8 @@ def open_session(
         url=httpx.URL(target.endpoint_url()),
         limits=limits_of(scenario),
         build=build,
-        converse=converse if scenario.conversational else None,
-        golden=golden and golden_calls(golden, call),
+        converse=converse if converses(scenario) else None,
+        golden=None if golden is None else golden_calls(golden, call),
         store=RunStore(directory),
         epoch_ns=epoch_ns,
         on_event=on_event,
@@ -114,7 +115,7 @@ def _caller(
     url = httpx.URL(scenario.target.endpoint_url())
 
     def call(prompt: Prompt) -> Call:
-        said = fields(prompt, model=model, engine=engine, options=options)
+        said = fields(prompt, model=prompt.model or model, engine=engine, options=options)
         content = orjson.dumps(said)
         request = httpx.Request("POST", url, headers=credentials.headers, content=content)
         request.extensions[WIRE_BYTES] = wire_bytes(request)

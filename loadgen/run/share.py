@@ -37,4 +37,4 @@ def slots_of(level: Level) -> int:
 
 def workers_of(level: Level, workers: int) -> int:
     """Return how many of the workers a level needs: none would be without a slot, or a place."""
-    return min(workers, slots_of(level))
+    return min(workers, level.slots)  # of sessions under a cap of requests, that cap

@@ -51,12 +51,10 @@ class RunStore:
         while data:
             data = data[os.write(self._file, data) :]
 
-    def ids_of(self, *, level: int, round_: int) -> set[int]:
-        """Return the ids of the records that are on disk for a level; a cut line has none."""
+    def rows_of(self, *, level: int, round_: int) -> list[dict[str, Any]]:
+        """Return the records that are on disk for a level; a line that was cut is left out."""
         rows = (_row_of(line) for line in self._path.read_bytes().splitlines())
-        return {
-            row["id"] for row in rows if (row.get("level"), row.get("round")) == (level, round_)
-        }
+        return [row for row in rows if (row.get("level"), row.get("round")) == (level, round_)]
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, whole or not at all."""

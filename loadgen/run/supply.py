@@ -78,6 +78,11 @@ class Talk:
         return len(self._replies) >= len(self._conversation.turns)
 
     @property
+    def left(self) -> int:
+        """How many turns were not taken."""
+        return len(self._conversation.turns) - len(self._replies)
+
+    @property
     def think_s(self) -> float:
         """How long the user thinks before the turn after the present one."""
         following = len(self._replies) + 1

@@ -5,6 +5,7 @@ Started by ``workers.Crew``: JSON lines on stdin say what to do, those on stdout
 
 import asyncio
 import dataclasses
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -100,8 +101,13 @@ async def _obey(session: Session, reader: asyncio.StreamReader) -> None:
             order = orjson.loads(line)
             match order["do"]:
                 case "prepare":
-                    level = LevelRun(session, order["level"], order["round"], order["first_id"])
+                    mine = session.of_pass() if order.get("of_pass") else session
+                    level = LevelRun(mine, order["level"], order["round"], order["first_id"])
                     await level.prepare()
+                    # Looking through all that was built takes longer than the parent waits for the
+                    # start; set apart now, it is not looked through again.
+                    gc.collect()
+                    gc.freeze()
                     _tell({"said": "ready"})
                 case "hold" if level is not None:
                     holding = group.create_task(_hold(level, order["start_ns"]))

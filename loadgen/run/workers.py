@@ -140,8 +140,11 @@ class _Loss:
 class CrewLevel:
     """One level held by all workers together; the counterpart of ``LevelRun``."""
 
-    def __init__(self, crew: Crew, number: int, round_: int, first_id: int) -> None:
+    def __init__(
+        self, crew: Crew, number: int, round_: int, first_id: int, *, of_pass: bool = False
+    ) -> None:
         self._crew = crew
+        self._of_pass = of_pass
         self._number = number
         self._round = round_
         self._first_id = first_id
@@ -160,6 +163,7 @@ class CrewLevel:
             "level": self._number,
             "round": self._round,
             "first_id": self._first_id,
+            "of_pass": self._of_pass,
         }
         for member in self._present():
             member.tell(message)
@@ -259,11 +263,11 @@ class CrewLevel:
             for record in self._owed(member.number, start_ns, loss=loss):
                 store.append(record)
             store.flush()
-        ids = store.ids_of(level=self._number, round_=self._round)
+        ids = [row["id"] for row in self._rows()]
         return {
             **entry,
             "arrivals": len(ids),
-            "next_id": max([entry["next_id"], *(known + 1 for known in ids)]),
+            "next_id": max([entry["next_id"], *(number + 1 for number in ids)]),
             "invalid": f"{len(gone)} of {self._workers} workers were lost",
         }
 
@@ -287,21 +291,35 @@ class CrewLevel:
     def _left_by(
         self, worker: int, start_ns: int, *, loss: _Loss
     ) -> Iterator[tuple[int, int, Phase]]:
-        """Yield number, due instant and phase of what a lost worker left without a record."""
-        store, workers = self._crew.store, self._workers
-        known = store.ids_of(level=self._number, round_=self._round)
-        sent = {key - self._first_id for key in known}
+        """Yield number, due instant and phase of what a lost worker left without a record.
+
+        Of conversations that arrive, those not yet begun: how many turns the others still had,
+        nobody knows.
+        """
+        rows, workers = self._rows(), self._workers
+        sent = {row["id"] - self._first_id for row in rows}
+        free = (number for number in count(worker, workers) if number not in sent)
         if self._level.closed:
-            free = (number for number in count(worker, workers) if number not in sent)
             for _ in range(worker, slots_of(self._level), workers):
                 yield next(free), loss.at_ns, loss.phase
             return
         whole = schedule_of(self._crew.scenario, self._number, round_=self._round)
-        for number in deal(whole, worker, workers).tolist():
-            due_ns = int(whole.due_ns[number])
+        mine = deal(whole, worker, workers).tolist()
+        if self._crew.scenario.conversational:
+            begun = [row for row in rows if row.get("worker") == worker and row.get("turn") == 0]
+            owed: Iterator[tuple[int, int]] = zip(free, mine[len(begun) :], strict=False)
+        else:
+            owed = ((number, number) for number in mine if number not in sent)
+        for number, arrival in owed:
+            due_ns = int(whole.due_ns[arrival])
             phase = Phase.WARMUP if due_ns < whole.measure_start_ns else Phase.MEASURE
-            if number not in sent and not self._stopped_before(start_ns + due_ns):
+            if not self._stopped_before(start_ns + due_ns):
                 yield number, start_ns + due_ns, phase
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return what is on disk of this level; a quality pass beside it has earlier ids."""
+        rows = self._crew.store.rows_of(level=self._number, round_=self._round)
+        return [row for row in rows if row["id"] >= self._first_id]
 
     def _stopped_before(self, due_ns: int) -> bool:
         return self._stopped_ns is not None and self._stopped_ns < due_ns
@@ -359,7 +377,7 @@ def merge_entries(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _stop_reason(reasons: list[str]) -> str:
     """Name what ended a level: what stopped a worker early, where anything did."""
-    by_itself = {"time", "count", "time and count"}
+    by_itself = {"time", "count", "time and count", "log"}
     return next((reason for reason in reasons if reason not in by_itself), reasons[0])
 
 

@@ -15,12 +15,13 @@ from loadgen.scenario.fields import (
     Seconds,
     SecondsOrZero,
     Span,
+    Switch,
     write_duration,
     write_rate,
 )
 
 RATE_ONLY_KEYS = ("arrivals", "burstiness", "max_in_flight", "at_cap")
-LOADS = ("concurrency", "rate", "segments", "sessions")
+LOADS = ("concurrency", "rate", "segments", "sessions", "speed")
 
 
 class Segment(Part):
@@ -64,12 +65,17 @@ class Level(Part):
 
     burstiness: the shape of gamma gaps: 1 is Poisson, below 1 comes in bursts, above 1 is evener.
     sessions: conversations under way at once; ``concurrency`` beside it caps requests in flight.
+    speed: arrivals are those of the log that is replayed, so many times as fast. max_gap: longer
+    gaps of the log are cut to this. jitter: times that lie on a grid are spread within it.
     """
 
     concurrency: Count | None = None
     sessions: Count | None = None
     rate: Rate | None = None
     segments: tuple[Segment, ...] | None = None
+    speed: Positive | None = None
+    max_gap_s: Seconds | None = Field(default=None, validation_alias="max_gap")
+    jitter: Switch = False
     arrivals: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: Positive | None = None
     max_in_flight: Count = 1024
@@ -100,7 +106,7 @@ class Level(Part):
     @property
     def closed(self) -> bool:
         """Say that requests are sent when earlier ones end, not by a schedule."""
-        return self.rate is None and self.segments is None
+        return self.rate is None and self.segments is None and self.speed is None
 
     @property
     def slots(self) -> int:
@@ -135,12 +141,14 @@ class Level(Part):
 
     @property
     def label(self) -> str:
-        """Return "concurrency 8", "12 sessions, concurrency 4", "4/s poisson" or "2→50/s gamma"."""
+        """Return "concurrency 8", "12 sessions, concurrency 4", "4/s poisson", "log at speed 2"."""
         if self.closed:
             inside = f"concurrency {self.concurrency}"
             if self.sessions is None:
                 return inside
             return f"{self.sessions} sessions" + (f", {inside}" if self.concurrency else "")
+        if self.speed is not None:
+            return f"log at speed {self.speed:g}"
         return f"{self._rates}/s {self._spacing}"
 
     @property
@@ -171,12 +179,25 @@ def level_conflicts(given: Mapping[str, Any]) -> Iterator[str]:
             if key in keys and not (key == "arrivals" and "burstiness" in keys):
                 yield f"{key} goes with a rate, not with {loads[0]}; leave it out"
         yield from _unreachable_cap(given)
+        yield from _without_log(keys, loads[0])
         return
+    if loads[0] == "speed":
+        for key in ("arrivals", "burstiness"):
+            if key in keys:
+                yield f"{key} goes with a rate; a log has its own arrivals"
+        return
+    yield from _without_log(keys, "a rate")
     gamma = given.get("arrivals") == "gamma"
     if gamma and "burstiness" not in keys:
         yield "arrivals: gamma needs burstiness, like burstiness: 0.5; 1 is poisson"
     if "burstiness" in keys and "arrivals" in keys and not gamma:
         yield "burstiness goes with arrivals: gamma; leave it out"
+
+
+def _without_log(keys: set[str], load: str) -> Iterator[str]:
+    for key, name in (("max_gap_s", "max_gap"), ("max_gap", "max_gap"), ("jitter", "jitter")):
+        if key in keys:
+            yield f"{name} goes with speed, which follows a log, not with {load}; leave it out"
 
 
 def _unreachable_cap(given: Mapping[str, Any]) -> Iterator[str]:
@@ -189,11 +210,17 @@ def _unreachable_cap(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 class EachLevel(Part):
-    """The phases of every level. A warm-up of Span() means one request per slot, at least 2."""
+    """The phases of every level. A warm-up of Span() means one request per slot, at least 2.
+
+    truncate: off keeps what MSER-5 would cut off the beginning of ``measure``. cooldown: a rest
+    between one level and the next.
+    """
 
     warmup: Span = Span()
     measure: Span = Span(seconds=30.0)
     drain_s: SecondsOrZero = Field(default=60.0, validation_alias="drain")
+    truncate: Literal["mser-5", "off"] = "mser-5"
+    cooldown_s: SecondsOrZero = Field(default=0.0, validation_alias="cooldown")
 
     @field_validator("measure")
     @classmethod
@@ -205,9 +232,16 @@ class EachLevel(Part):
     def warmup_of(self, level: Level) -> Span:
         """Return the warm-up of one level, with the default spelled out."""
         if self.warmup.seconds is None and self.warmup.requests is None:
+            if level.speed is not None:  # a log begins as it begins
+                return Span(requests=0)
             return Span(requests=max(2, level.concurrency or level.sessions or 0))
         return self.warmup
 
     def measure_of(self, level: Level) -> Span:
-        """Return the measure phase of one level: that of segments is as long as they are."""
+        """Return the measure phase of one level: that of segments is as long as they are.
+
+        A level that follows a log is measured to the log's end, unless told: Span().
+        """
+        if level.speed is not None and "measure" not in self.model_fields_set:
+            return Span()
         return self.measure if level.segments is None else Span(seconds=level.segments_s)

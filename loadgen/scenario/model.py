@@ -29,6 +29,8 @@ from loadgen.scenario.fields import (
 from loadgen.scenario.lengths import Length, ThinkTime
 from loadgen.scenario.levels import EachLevel, Level, Segment
 from loadgen.scenario.prompts import ConflictsError, Found, MixPart, Prompts
+from loadgen.scenario.quality import Quality
+from loadgen.scenario.server import Server
 
 __all__ = [
     "EachLevel",
@@ -37,8 +39,10 @@ __all__ = [
     "Limits",
     "MixPart",
     "Prompts",
+    "Quality",
     "Scenario",
     "Segment",
+    "Server",
     "Span",
     "Target",
     "ThinkTime",
@@ -62,6 +66,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 class Target(Part):
     """The server under test and how it is spoken to.
 
+    allow_public: a log may be replayed to an address that is neither loopback nor private.
     tokenizer: counts the tokens that the server does not report: cl100k_base, o200k_base or the
         path of a tokenizer.json.
     """
@@ -76,6 +81,7 @@ class Target(Part):
     transport: Literal["own", "stock"] = "own"
     connections: Literal["reuse", "per_request"] = "reuse"
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    allow_public: Switch = False
 
     @field_validator("url")
     @classmethod
@@ -125,6 +131,11 @@ class Target(Part):
         return urls.root_url(self.url)
 
     @property
+    def port(self) -> int:
+        """The port that the address names, or its scheme's own."""
+        return urls.port_of(self.url)
+
+    @property
     def basic_auth(self) -> urls.BasicAuth | None:
         """User and password of the URL, if it carries them."""
         return urls.basic_auth(self.url)
@@ -159,16 +170,20 @@ class Scenario(Part):
     """All that one run does. What is sent stands in ``classes``, whether it is one kind or a mix.
 
     workers: processes that share the load; "auto": as many as the load and the machine suggest.
+    server: what to start before, and to stop after; None: the target runs already.
     """
 
     name: str
     target: Target
+    server: Server | None = None
     one_kind: Prompts | None = Field(default=None, validation_alias="prompts")
     mix: tuple[MixPart, ...] = ()
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
     each_level: EachLevel = EachLevel()
     rounds: Count = 1
+    level_order: Literal["listed", "shuffled"] = "listed"
     objectives: tuple[Objective, ...] = ()
+    quality: Quality | None = None
     abort_if: tuple[Abort, ...] = ()
     workers: Workers = 1
     seed: CountOrZero = 0
@@ -199,6 +214,15 @@ class Scenario(Part):
             raise ValueError("; ".join(taken))
         return body
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_log_is_a_load(cls, value: object) -> object:
+        """Follow the log where prompts are one and no levels are given."""
+        prompts = value.get("prompts") if isinstance(value, Mapping) else None
+        if isinstance(prompts, Mapping) and prompts.get("source") == "replay":
+            return {"levels": [{"speed": 1}], **value} if isinstance(value, Mapping) else value
+        return value
+
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         raw = {
@@ -213,9 +237,25 @@ class Scenario(Part):
         several_turns = any(prompts.conversational for _, prompts in self.classes)
         if several_turns and self.target.endpoint == "completions":
             yield "target.endpoint", "turns need chat; completions have no messages to repeat"
+        yield from self._conflicts_with_a_log()
         given = "measure" in self.each_level.model_fields_set
         if given and all(level.segments is not None for level in self.levels):
             yield "each_level.measure", "is as long as the segments of the levels; leave it out"
+
+    def _conflicts_with_a_log(self) -> Iterator[Found]:
+        follows = [at for at, level in enumerate(self.levels) if level.speed is not None]
+        replays = self.one_kind is not None and self.one_kind.source == "replay"
+        if follows and self.quality is not None and self.quality.share is not None:
+            yield "quality.share", "would shift a log's requests in time; write pass: true instead"
+        if follows and not replays:
+            yield f"levels.{follows[0]}.speed", "follows a log; it needs prompts: {source: replay}"
+        if follows and self.quality is not None and self.quality.share is not None:
+            yield "quality.share", "puts questions between the requests of a log; use pass: true"
+
+    @property
+    def replays(self) -> bool:
+        """Say that something of a log is sent."""
+        return any(prompts.source == "replay" for _, prompts in self.classes)
 
     @property
     def prompts(self) -> Prompts:

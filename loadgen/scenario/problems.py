@@ -22,6 +22,7 @@ from loadgen.scenario.prompts import (
     Prompts,
     prompt_conflicts,
 )
+from loadgen.scenario.server import COMPOSE_FILE
 from loadgen.scenario.settings import Path
 
 Problem = tuple[Path, str]
@@ -34,6 +35,7 @@ _MISSING = {
     "input_tokens": MISSING_INPUT,
     "output_tokens": MISSING_OUTPUT,
     "for": "is missing; say how long, like for: 30s",
+    "set": "is missing; name the golden set, like golden.jsonl",
     "name": "is missing; give it a short name",
 }
 _NO_LEVELS = "no levels; add one, like {concurrency: 8}"
@@ -83,10 +85,25 @@ def named_files(raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         for key in ("file", "lengths")
         if key in part
     ]
+    quality = raw.get("quality")
+    if isinstance(quality, Mapping) and "set" in quality:
+        places.append((("quality", "set"), quality["set"]))
     target = raw.get("target")
     if isinstance(target, Mapping) and names_a_file(target.get("tokenizer")):
         places.append((("target", "tokenizer"), target["tokenizer"]))
+    places += _compose_files(raw.get("server"))
     yield from ((path, name) for path, name in places if isinstance(name, str) and name)
+
+
+def _compose_files(server: object) -> list[tuple[Path, object]]:
+    """Return the compose files of a server; the usual one where a profile names none."""
+    if not isinstance(server, Mapping) or "profile" not in server or "command" in server:
+        return []
+    if "file" not in server:
+        return [(("server", "file"), COMPOSE_FILE)]
+    if isinstance(server["file"], list):
+        return [(("server", "file", index), name) for index, name in enumerate(server["file"])]
+    return [(("server", "file"), server["file"])]
 
 
 def _misnamed(model: type[BaseModel], entries: object, path: Path) -> Iterator[Problem]:
@@ -111,7 +128,11 @@ def _problems(item: Any) -> list[Problem]:  # noqa: ANN401 - pydantic's ErrorDet
 
 
 def _placed(found: Iterable[Found], path: Path) -> list[Problem]:
-    return [((*path, *key.split(".")) if key else path, text) for key, text in found]
+    return [((*path, *_split(key)) if key else path, text) for key, text in found]
+
+
+def _split(key: str) -> Path:
+    return tuple(int(part) if part.isdecimal() else part for part in key.split("."))
 
 
 def _problem(item: Any) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails

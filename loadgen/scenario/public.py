@@ -1,6 +1,7 @@
 """A scenario written out again: as resolved, safe to show, and itself a valid scenario file."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,9 @@ from pydantic import BaseModel
 
 from loadgen.scenario.fields import Span, write_duration, write_rate
 from loadgen.scenario.levels import RATE_ONLY_KEYS, EachLevel, Level
-from loadgen.scenario.model import Limits, MixPart, Prompts, Scenario, Target
+from loadgen.scenario.model import Limits, MixPart, Prompts, Quality, Scenario, Target
+from loadgen.scenario.private import is_secret_name, mask, mask_command
+from loadgen.scenario.server import READY_WITHIN_S, Server
 from loadgen.scenario.url import MASK
 
 _ONE_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
@@ -31,6 +34,20 @@ def public_dict(scenario: Scenario) -> dict[str, Any]:
     url = scenario.references.get(("target", "url"))
     if url is not None:
         plain["target"]["url"] = _masked_reference_url(url)
+    if "server" in plain:
+        plain["server"] = _masked_server(plain["server"])
+    return plain
+
+
+def _masked_server(plain: dict[str, Any]) -> dict[str, Any]:
+    """Mask what a command or a variable says in plain text that is private by its name."""
+    if "command" in plain:
+        words = plain["command"]
+        words = shlex.split(words) if isinstance(words, str) else list(words)
+        plain["command"] = mask_command([str(word) for word in words])
+    for name, text in plain.get("variables", {}).items():
+        hidden = is_secret_name(name) and not _ONE_REFERENCE.fullmatch(text)
+        plain["variables"][name] = MASK if hidden else mask(text)
     return plain
 
 
@@ -42,16 +59,20 @@ def _masked_reference_url(text: str) -> str:
 
 def _plain_scenario(scenario: Scenario) -> dict[str, Any]:
     plain: dict[str, Any] = {"name": scenario.name, "target": _plain_target(scenario.target)}
+    if scenario.server is not None:
+        plain["server"] = _plain_server(scenario.server)
     if scenario.one_kind is not None:
         plain["prompts"] = _plain_prompts(scenario.one_kind)
     else:
         plain["mix"] = [_plain_part(part) for part in scenario.mix]
     plain["levels"] = [_plain_level(level) for level in scenario.levels]
     plain["each_level"] = _plain_each(scenario.each_level, scenario.levels)
-    for key in ("rounds", "objectives", "abort_if", "workers", "seed", "nonce"):
+    for key in ("rounds", "level_order", "objectives", "abort_if", "workers", "seed", "nonce"):
         value = getattr(scenario, key)
-        if (key, value) not in (("abort_if", ()), ("workers", 1)):
+        if (key, value) not in (("abort_if", ()), ("workers", 1), ("level_order", "listed")):
             plain[key] = list(value) if isinstance(value, tuple) else value
+    if scenario.quality is not None:
+        plain["quality"] = _plain_quality(scenario.quality)
     plain["limits"] = _plain_limits(scenario.limits)
     for key in ("request", "conditions"):
         if free := getattr(scenario, key):
@@ -68,7 +89,8 @@ def _plain_prompts(prompts: Prompts) -> dict[str, Any]:
     if prompts.conversational:
         shown |= {"think_time", "history"}
     keys = [key for key in Prompts.model_fields if key in given | shown]
-    return {key: _plain_value(getattr(prompts, key)) for key in keys}
+    plain = {key: _plain_value(getattr(prompts, key)) for key in keys}
+    return {**plain, "history": prompts.repeats} if prompts.source == "replay" else plain
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401 - a number, a text or a part
@@ -90,31 +112,66 @@ def _plain_part(part: MixPart) -> dict[str, Any]:
 
 def _plain_each(each: EachLevel, levels: Sequence[Level]) -> dict[str, Any]:
     plain: dict[str, Any] = {"drain": write_duration(each.drain_s)}
-    if any(level.segments is None for level in levels):  # segments say how long they are measured
+    # segments and logs say how long they are measured; the default, written, would cut a log short
+    follows_a_log = any(level.speed is not None for level in levels)
+    given = "measure" in each.model_fields_set
+    if given if follows_a_log else any(level.segments is None for level in levels):
         plain = {"measure": each.measure.plain, **plain}
-    if each.warmup != Span():  # the default is said by silence: it differs from level to level
-        plain = {"warmup": each.warmup.plain, **plain}
-    return plain
+    warmup = each.warmup
+    if all(level.speed is not None for level in levels):
+        warmup = each.warmup_of(levels[0])
+    if warmup != Span():  # the default is said by silence: it differs from level to level
+        plain = {"warmup": warmup.plain, **plain}
+    if each.truncate != "mser-5":
+        plain["truncate"] = each.truncate
+    return {**plain, "cooldown": write_duration(each.cooldown_s)} if each.cooldown_s else plain
 
 
 def _plain_target(target: Target) -> dict[str, Any]:
     plain = target.model_dump(exclude_none=True)
-    if not target.insecure:
-        del plain["insecure"]
+    for key in ("insecure", "allow_public"):
+        if not plain[key]:
+            del plain[key]
     plain["url"] = target.masked_url
     if not target.headers:
         del plain["headers"]
     return plain
 
 
+def _plain_server(server: Server) -> dict[str, Any]:
+    plain = server.model_dump(exclude_none=True, exclude={"files", "ready_within_s"})
+    if server.profile is not None:
+        plain["file"] = list(server.compose_files)
+    if server.command is not None:
+        plain["command"] = list(server.command)
+    if not server.variables:
+        del plain["variables"]
+    if server.ready_within_s != READY_WITHIN_S:
+        plain["ready_within"] = write_duration(server.ready_within_s)
+    return plain
+
+
 def _plain_level(level: Level) -> dict[str, Any]:
-    hidden = {*RATE_ONLY_KEYS, "segments"} if level.closed else {"segments"}
+    hidden = {"segments", "max_gap_s", "jitter"}
+    if level.closed:
+        hidden |= {*RATE_ONLY_KEYS}
+    if level.speed is not None:
+        hidden |= {"arrivals", "burstiness"}
     plain = level.model_dump(exclude_none=True, exclude=hidden)
+    if level.max_gap_s is not None:
+        plain["max_gap"] = write_duration(level.max_gap_s)
+    if level.jitter:
+        plain["jitter"] = True
     if level.rate is not None:
         plain["rate"] = write_rate(level.rate)
     if level.segments is not None:
         plain = {"segments": [part.plain for part in level.segments], **plain}
     return plain
+
+
+def _plain_quality(quality: Quality) -> dict[str, Any]:
+    asked = {"pass": True} if quality.share is None else {"share": f"{quality.share * 100:.12g}%"}
+    return {"set": quality.golden, **asked}
 
 
 def _plain_limits(limits: Limits) -> dict[str, Any]:

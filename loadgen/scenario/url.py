@@ -69,6 +69,12 @@ def root_url(url: str) -> str:
     return parts._replace(path=path, query="").geturl()
 
 
+def port_of(url: str) -> int:
+    """Return the port of an address: its own, or the one its scheme stands for."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def basic_auth(url: str) -> BasicAuth | None:
     """Return the user and password that a URL carries, percent-decoded."""
     parts = urlsplit(url)

@@ -44,7 +44,7 @@ class EngineSpec:
     prefix_cache_tokens: int = 65_536  # 0 switches it off
     noise: float = 0.0  # sigma of a lognormal factor with mean 1 on each step
     drift_per_min: float = 0.0  # a step lasts (1 + drift · minutes since the first request) longer
-    cold_start_s: float = 0.0  # how much longer the first step of all lasts (lazy compilation)
+    cold_start_s: float = 0.0  # how much longer the first step lasts that serves more than probes
     speed: float = 1.0  # divides every duration
 
 
@@ -233,7 +233,8 @@ class Engine:
             seconds *= float(self._rng.lognormal(-(spec.noise**2) / 2, spec.noise))
         if spec.drift_per_min and self._first_ns is not None:
             seconds *= 1 + spec.drift_per_min * (start_ns - self._first_ns) / (60 * NS_PER_S)
-        if self._cold:
+        # A request for one token is a client's probe: it does not take the cold start away.
+        if self._cold and any(one.output_tokens > 1 for one in self._running):
             self._cold = False
             seconds += spec.cold_start_s
         return max(1, round(seconds / spec.speed * NS_PER_S))

@@ -31,11 +31,14 @@ class Schedule:
 
     due_ns: int64, ascending, every one below measure_end_ns.
     An arrival belongs to warm-up when due before measure_start_ns, else to measure.
+    turns: how many requests each arrival begins, where the level lasts until all of them were sent
+        (the conversations of a log); measure_end_ns is then but the last arrival's.
     """
 
     due_ns: npt.NDArray[np.int64]
     measure_start_ns: int
     measure_end_ns: int
+    turns: npt.NDArray[np.int64] | None = None
 
 
 def constant_arrivals(rate: float) -> Iterator[float]:
@@ -85,6 +88,13 @@ def open_schedule(level: Level, each: EachLevel, *, seed: Seed) -> Schedule:
         measure_start_ns=warm.at_ns,
         measure_end_ns=measured.at_ns,
     )
+
+
+def busiest_second(schedule: Schedule) -> int:
+    """Return the most arrivals within one second."""
+    due = schedule.due_ns
+    within = np.searchsorted(due, due + NS_PER_S, side="left") - np.arange(len(due))
+    return int(within.max(initial=0))
 
 
 def deal(schedule: Schedule, worker: int, workers: int) -> npt.NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from loadgen.scenario.fields import Span
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.prompts import Prompts
+from loadgen.scenario.prompts import ONLY_REPLAY, Prompts
 from loadgen.units import NS_PER_S
 from loadgen.workload.arrivals import Schedule, open_schedule
-from loadgen.workload.prompt import Conversation
+from loadgen.workload.order import order_of_levels
+from loadgen.workload.prompt import Conversation, Prompt
 from loadgen.workload.prompts import PromptSource, prompt_source
+from loadgen.workload.replay.follow import converses, log_means, log_schedule
 from loadgen.workload.seeds import derive
 from loadgen.workload.synthetic import FIXED_NONCE, OPENING_WORDS, SyntheticPrompts
 
@@ -106,8 +108,8 @@ def plan_warnings(scenario: Scenario, source: PromptSource) -> list[str]:
     return [
         warning
         for said, share in zip(each, shares, strict=True)
-        if said["source"] == "dataset"
-        for warning in _about_dataset(said, total, share)
+        if said["source"] in _ABOUT
+        for warning in _ABOUT[said["source"]](said, total, share)
     ]
 
 
@@ -127,6 +129,8 @@ def plan_hash(scenario: Scenario, source: PromptSource | None = None) -> str:
     digest.update(_canonical([[part.name, part.weight] for part in scenario.mix]))
     digest.update(_canonical([scenario.target.endpoint, scenario.request, _contents(source)]))
     for round_ in range(scenario.rounds):
+        if scenario.level_order != "listed":
+            digest.update(_canonical(order_of_levels(scenario, round_=round_)))
         for index, level in enumerate(scenario.levels):
             digest.update(_canonical(_load_of(scenario, index)))
             if not level.closed:
@@ -138,6 +142,8 @@ def plan_hash(scenario: Scenario, source: PromptSource | None = None) -> str:
 
 def schedule_of(scenario: Scenario, level: int, *, round_: int) -> Schedule:
     """Draw the arrivals of one open level of one round: what ``run`` will follow."""
+    if scenario.levels[level].speed is not None:
+        return log_schedule(scenario, level, round_=round_)
     seed = derive(scenario.seed, "arrivals", round_, level)
     return open_schedule(scenario.levels[level], scenario.each_level, seed=seed)
 
@@ -152,7 +158,8 @@ def _planned(scenario: Scenario, index: int, expected: _Expected) -> PlannedLeve
         schedule = schedule_of(scenario, index, round_=0)
         arrivals = len(schedule.due_ns)
         warm = int(np.searchsorted(schedule.due_ns, schedule.measure_start_ns, side="left"))
-        measured, seconds, timed = arrivals - warm, schedule.measure_end_ns / NS_PER_S, True
+        measured, seconds = arrivals - warm, schedule.measure_end_ns / NS_PER_S
+        timed = schedule.turns is None  # the last turns of conversations end when they end
     elif measure.seconds is None and measure.requests is not None:
         # of a closed level every request counts, whatever its turn
         measured = round(measure.requests / expected.requests)
@@ -180,15 +187,24 @@ def _tokens(number: int | None, each: float | None) -> float | None:
 
 
 def _expected(scenario: Scenario, source: PromptSource) -> _Expected:
-    """Average over the first arrivals; their lengths are the same in all levels."""
-    if not scenario.conversational:
+    """Average over the first arrivals; their lengths are the same in all levels. Of a log, all."""
+    if scenario.one_kind is not None and scenario.one_kind.source == "replay":
+        whole = log_means(scenario)
+        return _Expected(
+            requests=whole.requests,
+            input_tokens=whole.input_tokens,
+            output_tokens=whole.output_tokens,
+        )
+    if not converses(scenario):
         prompts = [source.prompt(level=0, round_=0, number=n) for n in range(_SAMPLED)]
+        prompts = [prompt for prompt in prompts if prompt.canary is None]
         return _Expected(
             requests=1.0,
             input_tokens=_mean([prompt.asked_input for prompt in prompts]),
             output_tokens=_mean([prompt.asked_output for prompt in prompts]),
         )
     begun = [source.conversation(level=0, round_=0, number=n) for n in range(_SAMPLED)]
+    begun = [one for one in begun if one.canary is None]
     outputs = [_total([turn.asked_output for turn in one.turns]) for one in begun]
     return _Expected(
         requests=sum(len(one.turns) for one in begun) / len(begun),
@@ -225,13 +241,16 @@ def _first_words(
 ) -> PlannedPrompt:
     level, number = place
     prompt = source.prompt(level=level, round_=0, number=number)
+    if prompt.canary is not None:
+        return _planned_question(prompt, place)
     classes = dict(scenario.classes)
     prompts = classes[prompt.class_]
     text = prompt.text if prompt.messages is None else prompt.messages[0].get("content")
-    if prompts.source == "dataset":
+    if prompts.source == "dataset" or (prompts.source == "replay" and prompt.asked_input is None):
+        kind = "dataset" if prompts.source == "dataset" else "log"
         parts = 1 if prompt.messages is None else len(prompt.messages)
         said = len(json.dumps(prompt.messages or prompt.text, ensure_ascii=False))
-        shown = f"[{parts} message{'' if parts == 1 else 's'} of the dataset, {said:,} characters]"
+        shown = f"[{parts} message{'' if parts == 1 else 's'} of the {kind}, {said:,} characters]"
     else:
         shown = _shown_words(scenario, prompts, str(text), words=words)
     return PlannedPrompt(
@@ -244,9 +263,23 @@ def _first_words(
     )
 
 
+def _planned_question(prompt: Prompt, place: tuple[int, int]) -> PlannedPrompt:
+    asked = "" if prompt.canary is None else prompt.canary.id
+    return PlannedPrompt(
+        level=place[0],
+        number=place[1],
+        class_=None,
+        input_tokens=None,
+        output_tokens=None,
+        text=f"[the question '{asked}' of the golden set]",
+    )
+
+
 def _shown_words(scenario: Scenario, prompts: Prompts, text: str, *, words: int) -> str:
     shown, parts = text.split(" "), []
-    if scenario.nonce == "fresh":
+    if scenario.nonce == "fresh" and prompts.source == "replay":
+        parts, shown = ["[words of the log's lengths, drawn for the run]"], []
+    elif scenario.nonce == "fresh":
         made = SyntheticPrompts(prompts, seed=0, nonce=FIXED_NONCE, endpoint="completions")
         shared = made.shared_words(len(shown))
         opening = min(OPENING_WORDS, len(shown) - shared)
@@ -274,9 +307,34 @@ def _about_dataset(facts: dict[str, Any], arrivals: int | None, share: float) ->
         )
 
 
+def _about_log(facts: dict[str, Any], arrivals: int | None, share: float) -> Iterator[str]:
+    name, told = facts["file"], facts["replayed"]
+    begun = told["conversations"]
+    wanted = None if arrivals is None else arrivals * share
+    if wanted is not None and round(wanted) > begun and facts["with_text"]:
+        yield (
+            f"{name}: about {wanted:,.0f} arrivals from {begun:,} in the log, "
+            f"{passes(wanted, begun):.1f} passes; what is sent again measures the prefix cache"
+        )
+    if facts["quantum_s"] is not None and not told["jitter"]:
+        yield (
+            f"{name}: times lie on a grid of {facts['quantum_s']:g} s: many requests are due at "
+            "once, which the traffic was not; jitter spreads them"
+        )
+    if facts["bad_rows"]:
+        first = facts["bad_examples"][0]
+        yield f"{name}: {facts['bad_rows']:,} bad rows; line {first['line']} {first['reason']}"
+
+
+_ABOUT: Mapping[str, Callable[[dict[str, Any], int | None, float], Iterator[str]]] = {
+    "dataset": _about_dataset,
+    "replay": _about_log,
+}
+
+
 def _said(scenario: Scenario, source: PromptSource, place: tuple[int, int, int]) -> list[object]:
     level, round_, number = place
-    if not scenario.conversational:
+    if not converses(scenario):
         prompt = source.prompt(level=level, round_=round_, number=number)
         limits = [prompt.asked_input, prompt.asked_output, prompt.max_output]
         return [prompt.hash, *limits, dict(prompt.extra)]
@@ -289,7 +347,9 @@ def _said(scenario: Scenario, source: PromptSource, place: tuple[int, int, int])
 
 def _sent(prompts: Prompts) -> dict[str, Any]:
     """Return what decides the prompts, but for the names of files: their contents are hashed."""
-    return prompts.model_dump(exclude={"file", "lengths", "columns", "format"})
+    own = set() if prompts.source == "replay" else set(ONLY_REPLAY)
+    said = prompts.model_dump(exclude={"file", "lengths", "columns", "format", *own})
+    return {**said, "history": prompts.repeats}
 
 
 def _contents(source: PromptSource) -> list[object]:
@@ -301,7 +361,8 @@ def _contents(source: PromptSource) -> list[object]:
 def _load_of(scenario: Scenario, index: int) -> list[object]:
     level, each = scenario.levels[index], scenario.each_level
     spans = [each.warmup_of(level).model_dump(), each.measure_of(level).model_dump()]
-    return [level.model_dump(), *spans]
+    of_a_log = {"speed", "max_gap_s", "jitter"} if level.speed is None else set()
+    return [level.model_dump(exclude=of_a_log), *spans]
 
 
 def _canonical(value: object) -> bytes:

@@ -7,7 +7,21 @@ from typing import Any, Literal
 
 import orjson
 
+from loadgen.scenario.expect import Expectation
+
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A question of a golden set: its id there, and what its answer must be.
+
+    in_pass: asked in a pass of its own, not among the load.
+    """
+
+    id: str
+    expect: Expectation
+    in_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +33,8 @@ class Prompt:
     max_output: the most tokens of an answer of natural length; None where nothing limits it.
     hash: short hash of the whole text, stored in its place (prompts are private).
     extra: further body fields of this prompt alone (tools, sampling parameters of a log).
+    canary: where it is a question of the golden set, and no part of what is measured.
+    model: the one to ask in place of the run's (of a log whose models are kept).
     """
 
     messages: list[Message] | None = None
@@ -31,6 +47,8 @@ class Prompt:
     conversation: str | None = None
     turn: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    canary: Canary | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +59,8 @@ class Turn:
     input_tokens: tokens asked for these messages alone, not for the history before them.
     think_s: the pause between the end of the reply before and this turn; 0 for the first.
     reply: the recorded messages that follow, None where none are known.
+    whole: the messages are the whole request, all that was said before included.
+    extra, model: further body fields, and the model to ask, of this turn alone.
     """
 
     messages: tuple[Message, ...]
@@ -50,6 +70,9 @@ class Turn:
     think_s: float = 0.0
     reply: tuple[Message, ...] | None = None
     reply_tokens: int | None = None
+    whole: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +89,19 @@ class Conversation:
     class_: str | None = None
     turn_overhead: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    canary: Canary | None = None
 
     def prompt(self, turn: int, replies: Sequence[str] = ()) -> Prompt:
         """Return the request of one turn; replies: what the server answered to the earlier ones."""
         now = self.turns[turn]
         messages: list[Message] = []
         for number, earlier in enumerate(self.turns[:turn]):
-            messages += earlier.messages
+            messages = [*([] if earlier.whole else messages), *earlier.messages]
             if self.history == "recorded" and earlier.reply is not None:
                 messages += earlier.reply
             else:
                 messages.append({"role": "assistant", "content": replies[number]})
-        messages += now.messages
+        messages = [*([] if now.whole else messages), *now.messages]
         return Prompt(
             messages=messages,
             asked_input=self._asked_input(turn),
@@ -87,11 +111,15 @@ class Conversation:
             class_=self.class_,
             conversation=self.id,
             turn=turn,
-            extra=self.extra,
+            extra={**self.extra, **now.extra},
+            canary=self.canary,
+            model=now.model,
         )
 
     def _asked_input(self, turn: int) -> int | None:
         """Sum what was asked for; None where the server's own replies are part of it."""
+        if self.turns[turn].whole:
+            return self.turns[turn].input_tokens
         own = [one.input_tokens for one in self.turns[: turn + 1]]
         said = [one.reply_tokens for one in self.turns[:turn]]
         live = turn > 0 and self.history == "live"

@@ -13,6 +13,8 @@ from loadgen.scenario.model import Scenario
 from loadgen.scenario.prompts import Prompts
 from loadgen.workload.dataset import DatasetPrompts, Use, read_pairs
 from loadgen.workload.prompt import Conversation, Prompt
+from loadgen.workload.quality import with_canaries
+from loadgen.workload.replay.follow import replay_source
 from loadgen.workload.seeds import derive
 from loadgen.workload.synthetic import Given, Overhead, SyntheticPrompts
 
@@ -48,16 +50,18 @@ def prompt_source(
         for name, prompts in scenario.classes
     ]
     if scenario.one_kind is not None:
-        return sources[0]
+        return with_canaries(sources[0], scenario)
     named = {part.name: source for part, source in zip(scenario.mix, sources, strict=True)}
     weights = [part.weight for part in scenario.mix]
-    return MixedPrompts(named, weights, seed=scenario.seed)
+    return with_canaries(MixedPrompts(named, weights, seed=scenario.seed), scenario)
 
 
 def _source(
     scenario: Scenario, prompts: Prompts, *, class_: str | None, nonce: str, overhead: Overhead
 ) -> PromptSource:
     endpoint = scenario.target.endpoint
+    if prompts.source == "replay":
+        return replay_source(scenario, prompts, nonce=nonce, overhead=overhead, class_=class_)
     if prompts.source == "dataset":
         use = Use(
             seed=scenario.seed,

@@ -84,13 +84,13 @@ class SyntheticPrompts:
     ) -> None:
         self._prompts = prompts
         self._seed = seed
-        self._nonce = _nonce_number(nonce)
+        self._nonce = nonce_number(nonce)
         self._chat = endpoint == "chat"
         self._class = given.class_
         self._name = "" if given.class_ is None else f" of {given.class_}"
         self._overhead = given.overhead
         self._pairs = given.pairs
-        self._words = _usable(given.overhead.words)
+        self._words = usable_words(given.overhead.words)
         self._lengths = Lengths(prompts, seed=seed, name=self._name, pairs=given.pairs)
         self._shared = self._draw("shared", self._nonce, size=prompts.shared_prefix_tokens)
 
@@ -206,14 +206,14 @@ def conversation_id(class_: str | None, place: Place) -> str:
     return plain if class_ is None else f"{class_}.{plain}"
 
 
-def _nonce_number(nonce: str) -> int:
+def nonce_number(nonce: str) -> int:
     """Return a number for a nonce; 0 means none."""
     if nonce == FIXED_NONCE:
         return 0
     return int(hash_of(nonce), 16) | 1
 
 
-def _usable(words: frozenset[str] | None) -> npt.NDArray[np.object_]:
+def usable_words(words: frozenset[str] | None) -> npt.NDArray[np.object_]:
     """Keep the words of the list that a server takes for one token; the order stays."""
     if words is None:
         return universal_words()

@@ -1,6 +1,7 @@
 """An environment of its own for each engine, made on first use and kept.
 
-They lie in the project's root (``.venv-llamacpp``, ``.venv-transformers``), or under
+They lie in the project's root (``.venv-llamacpp``, ``.venv-transformers``; beside them
+``.venv-vocabularies``, for the files of a package that is never imported), or under
 $LOADGEN_ENGINES_DIR where that is set, so that several checkouts can share them. A stamp inside
 names what was installed; another list of requirements makes the environment anew.
 """
@@ -44,6 +45,14 @@ LLAMACPP = Install(
 TRANSFORMERS = Install(
     name="transformers", requirements=("torch==2.13.0", "transformers[serving]==5.24.0")
 )
+# Only files are wanted of it: vocabularies of tiktoken, which a run finds without importing them.
+VOCABULARIES = Install(name="vocabularies", requirements=("--no-deps", "llama-index-core==0.14.25"))
+
+
+def packages_of(install: Install) -> Path:
+    """Return where an environment's packages lie."""
+    (found,) = install.directory.glob("lib/python3*/site-packages")
+    return found
 
 
 def interpreter(install: Install) -> Path:

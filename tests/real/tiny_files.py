@@ -103,7 +103,7 @@ def hf_tokenizer(model: Model) -> dict[str, object]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": False,
+            "ignore_merges": model.plan.words > 0,
             "vocab": {piece: number for number, piece in enumerate(pieces)},
             "merges": [list(pair) for pair in model.merges],
         },
@@ -168,7 +168,8 @@ def write_gguf(model: Model, path: Path) -> None:
 def add_gguf_tokenizer(model: Model, writer: Any, kinds: Any) -> None:
     special = dict.fromkeys(SPECIAL, kinds.CONTROL) | dict.fromkeys(MARKERS, kinds.USER_DEFINED)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    # Llama 3's takes a whole word for one token wherever it is in the vocabulary.
+    writer.add_tokenizer_pre("llama-bpe" if model.plan.words else "gpt-2")
     writer.add_token_list(model.tokens)
     writer.add_token_types([special.get(token, kinds.NORMAL) for token in model.tokens])
     writer.add_token_merges([" ".join(pair) for pair in model.merges])

@@ -6,9 +6,11 @@ keeps the end of the answer, and unprintable bytes, from ever being sampled, or 
 chosen chance (at temperature 1).
 """
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,11 @@ NEVER = -30.0  # a logit offset that is never sampled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is made; the chances are per token."""
+    """What is made; the chances are per token.
+
+    words: so many of the words that prompts are made of are one token each, alone and after a
+        space, as all of them are in the vocabularies of large models. 0: none but by chance.
+    """
 
     seed: int = 1
     layers: int = 2
@@ -47,6 +53,7 @@ class Plan:
     end_p: float = 0.0
     think_end_p: float = 0.0  # above 0: the template opens <think>
     tool_p: float = 0.0
+    words: int = 0
     raw_bytes: bool = False  # let bytes of 0x80 and above be sampled: split and invalid UTF-8
 
     @property
@@ -60,6 +67,8 @@ VARIANTS = {
     "tiny-think": Plan(end_p=0.03, think_end_p=0.15),
     "tiny-tool": Plan(end_p=0.2, tool_p=0.3),
     "tiny-bytes": Plan(raw_bytes=True),
+    "tiny-words": Plan(words=2818),
+    "tiny-some-words": Plan(words=600),
     "steady": Plan(layers=8, heads=8, kv_heads=2, head_dim=64, ffn=1408),  # slower: a few ms/token
 }
 
@@ -81,7 +90,8 @@ class Model:
 def make(plan: Plan) -> Model:
     """Draw a model; equal plans give equal models."""
     merges = learn_merges(plan.merges)
-    pieces = list(dict.fromkeys([*alphabet().values(), *(a + b for a, b in merges)]))
+    known = [*alphabet().values(), *(a + b for a, b in merges), *whole_words(plan.words)]
+    pieces = list(dict.fromkeys(known))
     tokens = [*pieces, *SPECIAL, *MARKERS]
     rng = np.random.default_rng(plan.seed)
     size, hidden = len(tokens), plan.hidden
@@ -112,6 +122,19 @@ def alphabet() -> dict[int, str]:
             found[byte] = chr(256 + unprintable)
             unprintable += 1
     return found
+
+
+def whole_words(number: int) -> list[str]:
+    """Return evenly spread words of the list, each alone and after a space.
+
+    No merge leads to them: a tokenizer that ignores merges for whole words (Llama 3's) finds them.
+    """
+    if not number:
+        return []
+    path = Path(__file__).parents[2] / "loadgen" / "workload" / "words.json"
+    words = json.loads(path.read_text("utf-8"))
+    chosen = words[:: max(1, len(words) // number)]
+    return [form for word in chosen for form in (alphabet()[32] + word, word)]
 
 
 def learn_merges(wanted: int) -> list[tuple[str, str]]:

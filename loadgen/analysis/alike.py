@@ -1,0 +1,110 @@
+"""Were two runs measured under the same conditions? Each difference is named before any figure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.analysis.table import RunData
+from loadgen.analysis.window import LevelPlan, levels_of
+
+ABSENT = "not told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """One condition that the runs do not share: what each has, the baseline first.
+
+    expected: the user said that it is what is compared.
+    """
+
+    what: str
+    values: list[str]
+    expected: bool = False
+
+
+_SCENARIO = ("prompts", "mix", "each_level", "rounds", "seed", "nonce", "limits", "request",
+             "conditions", "quality", "workers")  # fmt: skip
+_TARGET = ("model", "engine", "engine_version", "endpoint", "transport", "connections", "proxy")
+_CLIENT = ("platform", "cpus", "loop", "stamps", "python")
+_LOAD = ("max_in_flight", "at_cap", "arrivals", "burstiness", "max_starts_per_s")
+
+
+def mismatches(runs: Sequence[RunData], *, varies: Sequence[str] = ()) -> list[Mismatch]:
+    """Name every condition that is not the same in all runs, those of the server first.
+
+    varies: beginnings of names ("conditions", "target.model") that are meant to differ.
+    """
+    told = [dict(_conditions(run)) for run in runs]
+    names = list(dict.fromkeys(name for one in told for name in one))
+    found = []
+    for name in names:
+        values = [one.get(name, ABSENT) for one in told]
+        if len(set(values)) > 1:
+            meant = any(name == word or name.startswith(f"{word}.") for word in varies)
+            found.append(Mismatch(what=name, values=values, expected=meant))
+    return found
+
+
+def same_plan(baseline: RunData, candidate: RunData) -> bool:
+    """Say whether request k of a level is the same request in both: same seed, prompts, load."""
+    first, second = (_mapping(run.manifest, "scenario") for run in (baseline, candidate))
+    keys = ("seed", "prompts", "mix", "quality", "levels")
+    if not first.get("prompts") and not first.get("mix"):
+        return False
+    contents = [_mapping(run.manifest, "prompts").get("hash") for run in (baseline, candidate)]
+    return all(first.get(key) == second.get(key) for key in keys) and contents[0] == contents[1]
+
+
+def _conditions(run: RunData) -> Iterator[tuple[str, str]]:
+    manifest = run.manifest
+    scenario = _mapping(manifest, "scenario")
+    for key in _TARGET:
+        yield from _flat(_mapping(manifest, "target").get(key), f"target.{key}")
+    yield from _flat(manifest.get("conditions"), "conditions")
+    for key in _SCENARIO:
+        yield from _flat(scenario.get(key), key)
+    prompts = _mapping(manifest, "prompts")
+    yield from _flat(prompts.get("hash"), "prompts.contents")
+    yield from _flat(_mapping(prompts, "golden").get("hash"), "quality.contents")
+    yield from _levels(run, scenario)
+    for key in _CLIENT:
+        yield from _flat(_mapping(manifest, "client").get(key), f"client.{key}")
+    yield from _flat(manifest.get("loadgen"), "loadgen")
+
+
+def _levels(run: RunData, scenario: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the labels of all levels together, and what a label leaves out of each."""
+    plans = levels_of(run)
+    yield "levels", ", ".join(plan.label for plan in plans)
+    listed = scenario.get("levels")
+    asked = listed if isinstance(listed, list) else []
+    for name, plan in zip(names_of(plans), plans, strict=True):
+        said = asked[plan.level] if plan.level < len(asked) else None
+        for key in _LOAD:
+            if isinstance(said, Mapping) and key in said:
+                yield f"{name}: {key}", str(said[key])
+
+
+def names_of(plans: Sequence[LevelPlan]) -> list[str]:
+    """Return the levels' labels; one that comes again is counted: "concurrency 8 (2)"."""
+    names: list[str] = []
+    for plan in plans:
+        again = sum(earlier.label == plan.label for earlier in plans[: len(names)])
+        names.append(f"{plan.label} ({again + 1})" if again else plan.label)
+    return names
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Yield nested values under dotted names; nothing for null."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}")
+    elif isinstance(value, list):
+        yield name, ", ".join(str(item) for item in value)
+    elif value is not None:
+        yield name, str(value)
+
+
+def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = outer.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,103 @@
+"""``loadgen compare``: what changed from a baseline to each candidate, and whether that is sure."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.units import parse_share
+
+if TYPE_CHECKING:
+    from loadgen.analysis.compare import Comparison
+
+REGRESSED = REFUSED = 1
+
+
+def _share(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_share(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=context, param=parameter) from None
+
+
+@click.command("compare")
+@click.argument("baseline", metavar="BASELINE", type=click.Path(path_type=Path))
+@click.argument(
+    "candidates", metavar="CANDIDATE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--tolerance",
+    default="2%",
+    show_default=True,
+    callback=_share,
+    help="Changes up to this are no difference.",
+)
+@click.option(
+    "--varies",
+    multiple=True,
+    metavar="CONDITION",
+    help="A condition that is meant to differ, as the table names it, or the beginning of its"
+    " name: conditions.quantisation, target; repeatable.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Compare nothing, and exit 1, where another condition differs or a check failed.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["regression"]),
+    help="Exit 1 where a figure of a candidate is worse.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["terminal", "markdown", "json", "html"]),
+    default="terminal",
+    show_default=True,
+    help="What to make.",
+)
+@click.option("--out", metavar="FILE", help="Where to write it; stdout unless told.")
+def command(
+    baseline: Path,
+    candidates: tuple[Path, ...],
+    tolerance: float,
+    varies: tuple[str, ...],
+    strict: bool,
+    fail_on: str | None,
+    format_: str,
+    out: str | None,
+) -> None:
+    """Hold one or more runs, CANDIDATE, against the run BASELINE.
+
+    Conditions that differ come first. Then each figure of each level: its change, the 95 %
+    interval of the change, and whether it is better, worse, or no significant difference.
+    """
+    from loadgen.analysis.compare import WORSE, compare
+    from loadgen.report.compare import read_sides
+
+    first, *others = read_sides([baseline, *candidates])
+    found = compare(first, others, tolerance=tolerance, varies=varies)
+    refused = strict and (found.unlike or any(run.failed_checks for run in found.runs))
+    _write(replace(found, levels=[]) if refused else found, format_, out)
+    if refused:
+        click.echo("loadgen: refused: the runs are not alike, or a check failed", err=True)
+        click.get_current_context().exit(REFUSED)
+    regressed = fail_on is not None and found.count(WORSE)
+    click.get_current_context().exit(REGRESSED if regressed else 0)
+
+
+def _write(found: "Comparison", format_: str, out: str | None) -> None:
+    from loadgen.report.compare import render_comparison
+    from loadgen.report.terminal import look_of
+    from loadgen.report.write import write_text
+
+    if out is None or out == "-":
+        look = look_of(sys.stdout)
+        text = render_comparison(found, format_, width=look.width, colour=look.colour)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+        return
+    click.echo(write_text(Path(out), render_comparison(found, format_)))

@@ -1,0 +1,1 @@
+"""The system under test: started, really ready or explained, and gone afterwards."""
