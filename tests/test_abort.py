@@ -163,6 +163,7 @@ def test_a_run_that_breaks_a_rule_stops_early_says_so_and_exits_1(
     assert summary["levels"][0]["stop_reason"] == entry["stop_reason"]
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     async def hang(asked: Asked, out: Out) -> None:
         await out.stream("a", every_s=0.0 if asked.json["max_tokens"] == 1 else 30.0)
@@ -185,6 +186,7 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     assert {row["outcome"] for row in records} == {"unfinished"}
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_its_rules_is_not_touched(tmp_path: Path) -> None:
     rules = ["ttft p95 > 5s over 1s", "errors > 5% over 2s"]
     with scripted(dawdle) as server:

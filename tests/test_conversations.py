@@ -224,6 +224,7 @@ def test_a_level_does_not_wait_for_turns_that_are_no_longer_due(tmp_path: Path) 
 # --- conversations that arrive
 
 
+@pytest.mark.slow
 def test_each_arrival_of_a_schedule_begins_a_conversation(tmp_path: Path) -> None:
     parts: dict[str, Any] = {
         "prompts": prompts(turns=2, think_time="20ms"),

@@ -246,6 +246,7 @@ def slowly_connected(start: Open, out: Path, **limits: float) -> Ran:
     return found
 
 
+@pytest.mark.slow
 def test_a_connection_left_unserved_is_waited_for(start: Open, tmp_path: Path) -> None:
     found = slowly_connected(start, tmp_path / "run")
     held = [row for row in found.records if row["first_ns"] - row["sent_ns"] >= 0.25e9]
@@ -254,6 +255,7 @@ def test_a_connection_left_unserved_is_waited_for(start: Open, tmp_path: Path) -
     assert all(row["connected_ns"] - row["connect_start_ns"] < 0.25e9 for row in held)
 
 
+@pytest.mark.slow
 def test_a_connection_left_unserved_is_given_up_at_the_limit(start: Open, tmp_path: Path) -> None:
     found = slowly_connected(start, tmp_path / "run", first_token=0.15)
     held = [row for row in found.records if row["outcome"] != "ok"]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from drive import command, loadgen, measure, read, scenario
 from serve import Asked, Out, scripted
 
@@ -65,6 +66,7 @@ def test_a_run_rests_between_levels_and_not_after_the_last(tmp_path: Path) -> No
     assert manifest["scenario"]["each_level"]["cooldown"] == "300ms"
 
 
+@pytest.mark.slow
 def test_a_run_of_shuffled_levels_reports_each_by_its_number(tmp_path: Path) -> None:
     parts = {**EIGHT, "level_order": "shuffled", "each_level": {"measure": "2 requests"}}
     with scripted(answer) as server:
@@ -74,6 +76,7 @@ def test_a_run_of_shuffled_levels_reports_each_by_its_number(tmp_path: Path) -> 
     assert len({row["id"] for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with scripted(answer) as server:

@@ -26,6 +26,7 @@ def classes(source: PromptSource, number: int, *, round_: int = 0) -> list[str |
     return [source.prompt(level=0, round_=round_, number=n).class_ for n in range(number)]
 
 
+@pytest.mark.slow
 def test_classes_come_by_their_weights_and_each_in_its_own_length() -> None:
     prompts = [mixed().prompt(level=0, round_=0, number=n) for n in range(4000)]
     share = np.mean([prompt.class_ == "chat" for prompt in prompts])

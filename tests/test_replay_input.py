@@ -46,6 +46,7 @@ def test_d15_a_log_from_windows_is_one_record(tmp_path: Path) -> None:
     assert len(read(log_file(tmp_path, b'\xef\xbb\xbf{"prompt":"a"}\r\n'))) == 1
 
 
+@pytest.mark.slow
 def test_d16_memory_follows_the_longest_line(tmp_path: Path) -> None:
     long = json.dumps({"time": 5000, "prompt": "x" * 20_000_000})
     lines = [json.dumps({"time": at, "prompt": "a"}) for at in range(10_000)]

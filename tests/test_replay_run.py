@@ -44,6 +44,7 @@ def bodies(server: Server) -> list[dict[str, Any]]:
     return [asked.json for asked in server.generations][1:]
 
 
+@pytest.mark.slow
 def test_fifty_conversations_of_four_turns_are_sent_as_they_were(tmp_path: Path) -> None:
     rows = sessions(50, 4, every_s=0.004)
     sampling = {"temperature": 0.3, "tools": [{"type": "function", "function": {"name": "now"}}]}
@@ -170,6 +171,7 @@ def test_d20_a_prompt_over_the_context_is_no_fault_of_the_server(tmp_path: Path)
     assert failed[0]["error"].startswith("limit 196608, got 264175 tokens")
 
 
+@pytest.mark.slow
 def test_d10_a_thousand_rows_keep_their_times_whatever_a_send_costs(tmp_path: Path) -> None:
     async def script(asked: Asked, out: Out) -> None:
         await asyncio.sleep(0.003)  # noqa: TID251 - what a send costs
@@ -184,6 +186,7 @@ def test_d10_a_thousand_rows_keep_their_times_whatever_a_send_costs(tmp_path: Pa
     assert manifest["levels"][0]["stop_reason"] == "log"
 
 
+@pytest.mark.slow
 def test_a_log_is_split_between_workers_and_none_is_lost(tmp_path: Path) -> None:
     log = log_file(tmp_path, sessions(6, 3))
     with scripted(answer) as server:
@@ -245,6 +248,7 @@ def test_h12_a_scenario_that_replays_is_refused_as_well(tmp_path: Path) -> None:
                 prompts={"source": "replay", "file": str(log)})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_closed_replay_goes_once_through_the_log(tmp_path: Path) -> None:
     log = log_file(tmp_path, [{"prompt": f"q{at}"} for at in range(30)])
     with scripted(answer) as server:
@@ -256,6 +260,7 @@ def test_a_closed_replay_goes_once_through_the_log(tmp_path: Path) -> None:
     assert "Log       " in done.stderr
 
 
+@pytest.mark.slow
 @needs_traces
 def test_the_azure_trace_arrives_at_its_own_times(tmp_path: Path) -> None:
     due, arrived, done = azure(tmp_path, "--speed", "60", "--sample", "0.3")

@@ -159,6 +159,7 @@ def test_no_prompt_begins_like_another_but_for_the_shared_prefix(
     assert all(len(words) == 24 for words in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["F04"])
 def test_a_prompt_that_is_repeated_is_met_by_the_cache_and_warned_of(
     row: str, tmp_path: Path

@@ -120,6 +120,7 @@ def test_a_busy_process_shows_as_busy() -> None:
     assert shares.cpu is None or 0.3 < shares.cpu + (shares.waited or 0) < 1.4
 
 
+@pytest.mark.slow
 def test_a_small_ladder_is_climbed_and_told_as_strict_json() -> None:
     done = loadgen("selftest", "--json", "--streams", "4", "--seconds", "0.5")
     assert done.returncode == 0, done.stderr

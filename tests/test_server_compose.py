@@ -94,6 +94,7 @@ def test_e18_a_failed_start_is_taken_down_once(
     assert all("--project-name loadgen-vllm" in call for call in own)
 
 
+@pytest.mark.slow
 def test_a_fetch_that_outlasts_the_wait_is_ended_with_it(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "bin", up_takes_s="30")
     began = time.monotonic()

@@ -77,6 +77,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     assert not accepts("127.0.0.1", port), "a server was left behind"
 
 
+@pytest.mark.slow
 def test_a_run_starts_it_measures_it_and_ends_it(place: Place) -> None:
     done = place.loadgen("run", place.simulate(), "--out", "run")
     assert done.returncode == 0, done.stderr
@@ -184,6 +185,7 @@ def test_e18_a_signal_during_the_measurement_ends_it_after_the_report(
     assert read(out)[0]["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_under_nohup_a_closed_terminal_ends_nothing(place: Place) -> None:
     scenario = place.scenario(["/bin/sh", "-c", "echo loading; exec sleep 60"], ready_within="2s")
     line = ["nohup", *command("server", "up", scenario)]
@@ -195,6 +197,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(place: Place) -> None:
     assert (process.returncode, "not ready within 2s" in said) == (3, True)
 
 
+@pytest.mark.slow
 def test_the_deadline_of_the_scenario_holds(place: Place) -> None:
     scenario = place.scenario(["/bin/sh", "-c", "echo loading; exec sleep 60"], ready_within="1s")
     done = place.loadgen("server", "up", scenario)

@@ -268,6 +268,7 @@ def test_a_clustered_interval_is_the_same_each_time_and_absent_for_few_requests(
     assert cluster_intervals(gaps[:200], requests[:200], [0.5, 0.99])[1] is None
 
 
+@pytest.mark.slow
 def test_clustered_intervals_hold_the_truth_in_nine_draws_of_ten() -> None:
     rng = np.random.default_rng(9)
     truth = np.quantile(rng.normal(size=400_000) * np.sqrt(2), [0.5, 0.95])

@@ -183,6 +183,7 @@ def test_the_order_of_lines_is_chance_and_changes_nothing() -> None:
     assert straight.reads.equals(shuffled.reads)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 2), min_size=8, max_size=8), st.permutations([0, 1, 2]))
 def test_a_run_that_is_split_and_merged_is_the_same_run(

@@ -54,6 +54,7 @@ def test_ttft_and_itl_agree_with_the_servers_own_send_times(
     assert level["itl"]["p50"]["value"] == pytest.approx(itl, rel=0.02, abs=0.5)
 
 
+@pytest.mark.slow
 def test_every_token_the_server_sent_is_stamped_and_counted(tmp_path: Path) -> None:
     with simulator_process() as simulator:
         done = loadgen("run", "--url", simulator.url, "-c", "4", "--requests", "20",

@@ -163,6 +163,7 @@ def test_merged_percentiles_are_those_of_the_pooled_samples() -> None:
 # --- what is sent
 
 
+@pytest.mark.slow
 def test_a_closed_level_of_two_workers_is_one_level(tmp_path: Path) -> None:
     events: list[Event] = []
     with scripted(slow(0.1)) as server:
@@ -228,6 +229,7 @@ def test_the_servers_arrivals_are_the_one_schedule(workers: int, tmp_path: Path)
     follow_the_schedule(workers, 2000, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_of_two_workers_reports_the_percentiles_of_all_its_samples(tmp_path: Path) -> None:
     parts: dict[str, Any] = {"measure": "200 requests", "truncate": "off"}
     with simulator_process(*FAST) as simulator:
@@ -399,6 +401,7 @@ def test_a_rule_that_one_worker_sees_broken_stops_them_all(tmp_path: Path) -> No
 # --- what a worker says
 
 
+@pytest.mark.slow
 def test_a_worker_that_aborts_says_so_before_it_has_drained(tmp_path: Path) -> None:
     async def script(asked: Asked, out: Out) -> None:
         await asyncio.sleep(0.02)  # noqa: TID251 - the server's own pace

@@ -282,10 +282,26 @@ def _prompts(level: _Level) -> dict[str, Any]:
     told = [one["cached_input_share"] for one in servers if "cached_input_share" in one]
     return {
         "prompt_overhead": template_tokens(manifest),
+        **_exactness(requests, unasked=unasked_tokens(manifest)),
+        "conversations_cut": sum(
+            int(entry.get("conversations_cut") or 0) for entry in level.plan.rounds
+        ),
         "unasked_tokens": unasked_tokens(manifest),
         "asked_cached_share": asked_cached_share(manifest, requests),
         "repeated_prompts": float(hashed["repeated"].mean()) if len(hashed) else None,
         "cached_input_share_server": max(map(float, told)) if told else None,
+    }
+
+
+def _exactness(requests: pd.DataFrame, *, unasked: float) -> dict[str, float | None]:
+    """Return how many lengths were as asked, and the largest miss of a prompt, in tokens."""
+    ok = requests[requests["outcome"] == Outcome.OK]
+    missed = (ok["reported_input"] - ok["asked_input"] - unasked).abs().dropna()
+    answered = (ok["output_tokens"] - ok["asked_output"]).abs().dropna()
+    return {
+        "exact_input_share": float((missed == 0).mean()) if len(missed) else None,
+        "largest_input_miss": float(missed.max()) if len(missed) else None,
+        "exact_output_share": float((answered == 0).mean()) if len(answered) else None,
     }
 
 

@@ -36,8 +36,14 @@ def _counted_as_chunks(level: LevelSummary) -> Iterator[str]:
         )
 
 
+def _conversations_cut(level: LevelSummary) -> Iterator[str]:
+    if level.conversations_cut:
+        yield f"{level.conversations_cut} conversations ended early, by a turn that failed"
+
+
 _RULES: tuple[Callable[[LevelSummary], Iterator[str]], ...] = (
     _buffered,
     _coalesced,
     _counted_as_chunks,
+    _conversations_cut,
 )

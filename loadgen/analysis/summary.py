@@ -252,6 +252,10 @@ class LevelSummary:
     cached_input_share_server: float | None = None  # by the server's own counters
     asked_cached_share: float = 0.0  # by a shared prefix, a wanted share, or turns
     prompt_overhead: float | None = None  # tokens that the template adds, by a probe
+    exact_input_share: float | None = None  # prompts counted as long as asked, of those with both
+    largest_input_miss: float | None = None  # tokens, of any one prompt
+    exact_output_share: float | None = None  # likewise of answers
+    conversations_cut: int = 0  # ended early by a turn that failed
     unasked_tokens: float = 0.0  # of these, what the length asked for leaves out
     repeated_prompts: float | None = None  # share of prompts that the run had sent before
     tokens_per_chunk: float | None = None

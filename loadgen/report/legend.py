@@ -41,8 +41,9 @@ FORMULAS = (
             " user's"),
     Formula("errors", "failed / (ok + failed), failed = refused + timeout + broken + truncated;"
             " client faults are never counted against the server"),
-    Formula("accuracy", "questions of the golden set that passed / that were answered, with Wilson's"
-            " interval; questions count in the load and in no time", "no golden set was asked"),
+    Formula("accuracy", "questions of the golden set that passed / that were answered, with"
+            " Wilson's interval; questions count in the load and in no time",
+            "no golden set was asked"),
     Formula("broken answers", "answers that are garbled (noise in place of language), empty or"
             " blank, looping (one piece over and over to the end), or truncated (cut off by the"
             " server) / all answers looked at"),

@@ -211,10 +211,13 @@ def length_table(levels: Sequence[LevelSummary]) -> Table:
         load,
         Column(label="input asked", unit="tokens, mean"),
         Column(label="input reported", unit="mean (min … max)"),
-        Column(label="overhead", unit="tokens", title="reported − asked: template and the like"),
+        Column(label="off", unit="tokens, mean", title="reported − asked"),
+        Column(label="exact", unit="share (largest miss)", title="prompts as long as asked"),
+        Column(label="template", unit="tokens", title="what the server adds, by a probe"),
         Column(label="cached input", unit="share"),
         Column(label="output asked", unit="tokens, mean"),
         Column(label="output tokens", unit="mean (min … max)"),
+        Column(label="exact", unit="share", title="answers as long as asked"),
         Column(label="finish reasons", left=True),
     )
     rows = tuple(
@@ -223,14 +226,23 @@ def length_table(levels: Sequence[LevelSummary]) -> Table:
             Cell(count(level.asked_input_mean)),
             Cell(_spread(level.input_tokens)),
             Cell(count(_difference(level.input_tokens.mean, level.asked_input_mean))),
+            Cell(_exact(level)),
+            Cell(count(level.prompt_overhead)),
             Cell(percent(level.cached_input_share)),
             Cell(count(level.asked_output_mean)),
             Cell(_spread(level.output_tokens)),
+            Cell(percent(level.exact_output_share)),
             Cell(shares(level.finish_reasons)),
         )
         for level in levels
     )
     return Table(title="Lengths asked and reported", columns=columns, rows=rows)
+
+
+def _exact(level: LevelSummary) -> str:
+    if level.exact_input_share is None:
+        return NONE
+    return f"{percent(level.exact_input_share)} ({count(level.largest_input_miss)})"
 
 
 def _difference(left: float | None, right: float | None) -> float | None:

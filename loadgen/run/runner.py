@@ -292,7 +292,7 @@ def worker_count(scenario: Scenario) -> int:
 
 
 def _system_fault(failure: BaseException) -> OSError | None:
-    """Return the system's refusal (a full disk, a limit) that ended a run; None where it was not."""
+    """Return the system's refusal (a full disk, a limit) that ended a run; None where none did."""
     if isinstance(failure, OSError):
         return failure
     if isinstance(failure, BaseExceptionGroup):
