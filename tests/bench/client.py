@@ -201,10 +201,12 @@ async def bare(base: str, streams: int, per_s: float, seconds: float) -> dict[st
         reply = _Bare()
         readers[sock.fileno()] = (sock, httptools.HttpResponseParser(reply), reply)
         poll.register(sock.fileno(), select.EPOLLIN)
-    for number, (sock, _, _) in enumerate(readers.values()):
+    due_ns = now_ns()
+    for sock, _, _ in readers.values():  # spread over one interval, as a random phase would
+        while now_ns() < due_ns:
+            pass
         sock.send(data)
-        if number % 16 == 0:  # spread over the first interval, as a random phase would
-            await sleep_s(1 / per_s / streams * 16)
+        due_ns += round(1e9 / per_s / streams)
     before, reads = time.process_time(), 0
     while readers:
         for fd, _ in poll.poll():
