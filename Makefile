@@ -36,7 +36,7 @@ test-browser: $(DEV)  ## draw the report in headless chromium
 	@$(BIN)/pytest -m browser
 
 test-slow: $(DEV)  ## the tests that take longer
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 test-all: test test-slow test-browser test-real test-docker  ## all of the above
 

@@ -13,6 +13,8 @@ from loadgen.run.abort import Age, Watch
 from loadgen.run.events import Event, Notice
 from loadgen.scenario.abort import parse_abort_rule
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 
 def watch(*rules: str, ended: Iterable[Record] = ()) -> Watch:
     made = Watch([parse_abort_rule(rule) for rule in rules])

@@ -19,6 +19,8 @@ from loadgen.errors import PreflightFailed
 from loadgen.report.write import summarise_run
 from loadgen.simulator.process import simulator_process
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 PROMPT = 24  # more than a template adds: the words make up the rest, exactly
 ANSWER = 9
 SIZES = [1, 4, 4]

@@ -22,6 +22,8 @@ from loadgen.simulator.faults import FAULTS, Fault
 from loadgen.simulator.process import simulator_process
 from loadgen.simulator.spec import SimulatorSpec
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 ANSWER = 6
 PARTIAL = 3  # tokens that come before a failure in mid-stream
 REQUESTS = 100  # the simulator deals faults in hundreds: exactly half of these fail

@@ -27,6 +27,8 @@ from loadgen.workload.plan import first_prompts, plan_hash
 from loadgen.workload.prompts import prompt_source
 from loadgen.workload.quality import GoldenSet
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 SPEAKS = "^([bdfgklmnprstvz][aeiou]){1,2}( ([bdfgklmnprstvz][aeiou]){2})*$"
 """What the simulator's language looks like; its garbled answers have no vowel."""
 

@@ -18,6 +18,8 @@ from loadgen.errors import UsageError
 from loadgen.run.target import is_private
 from loadgen.simulator.process import simulator_process
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 FAST = ("--speed", "20", "--stream-interval", "16", "--max-running", "256",
         "--kv-tokens", "2000000", "--step-tokens", "4096")  # fmt: skip
 

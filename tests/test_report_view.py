@@ -185,9 +185,18 @@ def test_a_run_without_one_success_has_no_curve_of_times_and_no_false_zero() -> 
     assert cell(shown.errors, "one message").text == "internal error: out of memory"
 
 
-def test_lengths_show_the_overhead_of_the_template() -> None:
-    made = level(asked_input_mean=128.0, input_tokens=distribution(140.0 / 1.1))
-    assert cell(view(made).lengths, "overhead").text == "12"
+def test_lengths_show_how_far_off_they_were_and_what_the_template_adds() -> None:
+    made = level(
+        asked_input_mean=128.0,
+        input_tokens=distribution(140.0 / 1.1),
+        exact_input_share=0.25,
+        largest_input_miss=13.0,
+        prompt_overhead=8.0,
+    )
+    lengths = view(made).lengths
+    assert cell(lengths, "off").text == "12"
+    assert cell(lengths, "exact").text == "25 % (13)"
+    assert cell(lengths, "template").text == "8"
 
 
 def test_a_mean_over_censored_samples_is_a_lower_bound() -> None:

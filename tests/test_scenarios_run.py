@@ -21,6 +21,8 @@ from loadgen.workload.plan import schedule_of
 from loadgen.workload.prompts import MixedPrompts, prompt_source
 from loadgen.workload.synthetic import OPENING_WORDS
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 SCENARIOS = ROOT / "scenarios"
 
 

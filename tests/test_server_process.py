@@ -17,6 +17,8 @@ from drive import command, read
 
 from loadgen.server.ports import accepts, listener_on
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 WITH_A_CHILD = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -15,6 +15,8 @@ from simulator_make import (
 
 from loadgen.simulator.process import simulator_process
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 FAST = ("--step-base", "1ms", "--step-per-sequence", "0ms")
 
 

@@ -36,6 +36,8 @@ from loadgen.scenario.model import Scenario, Span
 from loadgen.simulator.process import simulator_process
 from loadgen.workload.plan import plan_hash, schedule_of
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 FAST = ("--speed", "50", "--max-running", "512")
 
 

@@ -7,18 +7,18 @@ an exception; every limit is finite unless the scenario says otherwise.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 
-from loadgen.client import failures
+from loadgen.client import facts, failures
 from loadgen.client.answer import Answer, Endpoint, read_json_answer
 from loadgen.client.clock import breathe, now_ns
 from loadgen.client.limits import NEVER, Due, Limits
 from loadgen.client.outcome import EndedBy, Verdict, length_flags, of_status, of_stream
 from loadgen.client.stamps import Stamps
-from loadgen.client.stock import httpcore_hook
+from loadgen.client.stock import httpcore_hook, pieces_of
 from loadgen.client.trace import TRACE, Trace
 from loadgen.record import Outcome
 
@@ -205,9 +205,9 @@ class Exchange:
             await breathe()
         if not self._collecting and self.answer.error is None:
             self._stamps.note(self.answer.close(), self._stamps.last_read_ns)
-        facts = self._facts(self._judge(secrets), count)
+        found = self._facts(self._judge(secrets), count)
         self.trace.sink = None  # nothing comes any more; a cycle would keep all of this alive
-        return facts
+        return found
 
     # --- the sink: called inside the read callback
 
@@ -299,7 +299,7 @@ class Exchange:
         trace.status = response.status_code
         trace.headers = {name.lower(): value for name, value in response.headers.items()}
         try:
-            async for piece in _pieces(response):
+            async for piece in pieces_of(response):
                 if piece:
                     self.body(now_ns(), 0, piece)
                 if self._finished is None or self._finished.done():
@@ -434,53 +434,20 @@ class Exchange:
         )
 
     def _facts(self, verdict: Verdict, count: Callable[[str], int] | None) -> dict[str, Any]:
-        trace = self.trace
         said, stamps = self.answer.facts(count), self._stamps
         flags = [*said.flags, *length_flags(said, self._asked_output)]
         if stamps.buffered:
             flags.append("buffered")
         return {
-            "connect_start_ns": trace.connect_start_ns if trace.connection == "new" else None,
-            "connected_ns": trace.connected_ns if trace.connection == "new" else None,
-            "tls_done_ns": trace.tls_done_ns if trace.connection == "new" else None,
+            **facts.on_the_wire(self.trace),
+            **facts.of_chunks(stamps, tokens_known=said.tokens_known),
+            **facts.of_answer(said),
+            **facts.of_verdict(verdict),
             "throttled_ns": self.throttled_ns,
-            "sent_ns": trace.sent_ns,
-            "written_ns": trace.written_ns,
-            "headers_ns": trace.headers_ns,
-            "first_ns": self.first_ns,
-            "first_output_ns": stamps.first_output_ns,
-            "last_ns": stamps.at_ns[-1] if stamps.at_ns else None,
             "end_ns": self.end_ns,
-            "connection": trace.connection,
-            "peer": trace.peer,
             "attempts": self.attempts,
-            "reconnects": trace.reconnects,
-            "http_status": trace.status,
-            "retry_after_s": verdict.retry_after_s,
-            "outcome": Outcome(verdict.outcome),
-            "error_class": verdict.error_class,
-            "error": verdict.error,
-            "finish_reasons": said.finish_reasons,
             "flags": flags,
-            "reported_input": said.reported_input,
-            "cached_input": said.cached_input,
-            "reported_output": said.reported_output,
-            "reasoning": said.reasoning,
-            "counted_output": said.counted_output,
-            "token_source": said.token_source,
-            "first_chunk_tokens": said.first_chunk_tokens,
-            "output_chars": said.output_chars,
-            "output_hash": said.output_hash,
-            "chunks": stamps.chunks(tokens_known=said.tokens_known),
         }
-
-
-def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield a foreign response's body as it comes, decoded where it was compressed."""
-    if response.is_stream_consumed:  # a mock's, there from the start
-        return response.aiter_bytes()
-    plain = "content-encoding" not in response.headers
-    return response.aiter_raw() if plain else response.aiter_bytes()
 
 
 def _alone(data: bytes) -> bool:

@@ -5,7 +5,7 @@ costs time in proportion to its size. A report says which transport measured.
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -66,6 +66,14 @@ def httpcore_hook(trace: Trace) -> Callable[[str, Mapping[str, Any]], Awaitable[
                 trace.headers_ns = now
 
     return hook
+
+
+def pieces_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield a foreign response's body as it comes, decoded where it was compressed."""
+    if response.is_stream_consumed:  # a mock's, there from the start
+        return response.aiter_bytes()
+    plain = "content-encoding" not in response.headers
+    return response.aiter_raw() if plain else response.aiter_bytes()
 
 
 def _peer(stream: Any) -> str | None:  # noqa: ANN401 - httpcore's network stream
