@@ -21,6 +21,9 @@ _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
 _PAIRS = 60
+_STEP_NS = 1_000_000  # what a clock is stepped by; slewing takes seconds for as much
+_LONG_LAG_NS = 50_000_000  # a read this late is rare enough to look at the clock
+_LOOK_AGAIN_NS = 10_000_000
 
 
 def utc_now() -> datetime:
@@ -38,16 +41,30 @@ async def breathe() -> None:
     await asyncio.sleep(0)
 
 
+def _wall_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+
 class RealtimeMap:
     """The offset CLOCK_REALTIME − CLOCK_MONOTONIC, measured and kept up to date.
 
     A pair of readings is known as well as its bracket is tight: the offset comes from the tightest
-    of 60. ``bracket_ns`` is that bracket, so the offset's error is at most half of it.
+    of 60. ``bracket_ns`` is that bracket, so the offset's error is at most half of it. A wall
+    clock that is stepped while requests are in flight shows in stamps that cannot be: then the
+    offset is measured again at once.
     """
 
-    __slots__ = ("bracket_ns", "offset_ns")
+    __slots__ = ("_calibrated_ns", "_monotonic", "_wall", "bracket_ns", "offset_ns")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        wall: Callable[[], int] = _wall_ns,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._calibrated_ns = 0
         self.offset_ns = 0
         self.bracket_ns = 0
         self.calibrate()
@@ -56,13 +73,35 @@ class RealtimeMap:
         """Measure the offset anew (the wall clock may be slewed or stepped during a run)."""
         best = sys.maxsize
         for _ in range(_PAIRS):
-            before = time.monotonic_ns()
-            wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
-            after = time.monotonic_ns()
+            before = self._monotonic()
+            wall = self._wall()
+            after = self._monotonic()
             if after - before < best:
                 best = after - before
                 self.offset_ns = wall - (before + after) // 2
         self.bracket_ns = best
+        self._calibrated_ns = after
+
+    def monotonic_of(self, wall_ns: int, read_ns: int) -> int:
+        """Return the instant of a kernel stamp that was read at ``read_ns``; never a later one.
+
+        The mapping errs by tens of ns, and bytes cannot be in hand before they arrive.
+        """
+        stamp_ns = wall_ns - self.offset_ns
+        lag_ns = read_ns - stamp_ns
+        if not -_STEP_NS < lag_ns < _LONG_LAG_NS and self._stepped(read_ns):
+            stamp_ns = wall_ns - self.offset_ns
+            if read_ns - stamp_ns > _LONG_LAG_NS:  # it arrived before the step: only this is known
+                return read_ns
+        return min(stamp_ns, read_ns)
+
+    def _stepped(self, now_ns: int) -> bool:
+        """Look whether the wall clock was stepped; not more often than every 10 ms."""
+        if now_ns - self._calibrated_ns < _LOOK_AGAIN_NS:
+            return False
+        before = self.offset_ns
+        self.calibrate()
+        return abs(self.offset_ns - before) > _STEP_NS
 
 
 class _TimerSpec(ctypes.Structure):

@@ -170,11 +170,7 @@ class Connection:
         stamp_ns = user_ns
         if ancillary:
             seconds, nanos = _TIMESPEC(ancillary[0][2])
-            stamp_ns = seconds * 1_000_000_000 + nanos - self._map.offset_ns
-            # The mapping errs by tens of ns and the wall clock may have stepped since:
-            # bytes cannot be in hand before they arrive.
-            if stamp_ns > user_ns:
-                stamp_ns = user_ns
+            stamp_ns = self._map.monotonic_of(seconds * 1_000_000_000 + nanos, user_ns)
         if not data:
             self._lost("eof", user_ns, None)
             return
