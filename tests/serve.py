@@ -200,11 +200,17 @@ def scripted(
     async def stop() -> None:
         listening.close()
         await asyncio.sleep(0.01)  # noqa: TID251 - what was just accepted gets its task
-        for task in list(tasks):
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         for writer in writers:
             writer.transport.abort()
+        closing = [asyncio.ensure_future(writer.wait_closed()) for writer in writers]
+        if closing:
+            await asyncio.wait(closing, timeout=2)
+        for done in closing:
+            done.cancelled() or (done.done() and done.exception())
         await asyncio.sleep(0.01)  # noqa: TID251 - the transports say that they are closed
 
     try:
