@@ -48,7 +48,8 @@ async def test_a_connection_closed_for_idleness_is_no_error(serve_llamacpp: Serv
         after = await ask(transport, server)
         await transport.aclose()
     assert (before["outcome"], after["outcome"]) == (Outcome.OK, Outcome.OK)
-    assert (after["connection"], after["reconnects"]) == ("new", 1)
+    # seen before the send, although the loop had no chance to say so: nothing was lost
+    assert (after["connection"], after["reconnects"]) == ("new", 0)
 
 
 async def test_a_connection_closed_after_each_stream_is_no_error(serve_llamacpp: Serve) -> None:
