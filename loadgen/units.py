@@ -73,7 +73,8 @@ def parse_share(text: str | float | int) -> float:
     else:
         share = float(text)
     if not 0 <= share <= 1:
-        raise ValueError(f"a share lies between 0 and 100 %, not {text}")
+        hint = f"; did you mean {share:g}%?" if share <= 100 and "%" not in str(text) else ""
+        raise ValueError(f"a share lies between 0 and 100 %, not {text}{hint}")
     return share
 
 

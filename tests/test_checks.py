@@ -26,6 +26,9 @@ SOUND = {"cpu_share": 0.4, "loop_lag_p99_ns": 3_000_000, "loop_lag_max_ns": 12_0
 TOLD = re.compile(r"the client (spoiled|disturbed) concurrency 4: .*loop lag max 2\d\d ms")
 
 
+OPEN = {"rate": 4.0, "concurrency": None}
+
+
 def tail(p99: float, *, p90: float | None = None, n: int = 400) -> Distribution:
     """A distribution that matters by its tail."""
     at = Quantile(value=p99)
@@ -35,8 +38,9 @@ def tail(p99: float, *, p90: float | None = None, n: int = 400) -> Distribution:
 
 def sound(**changes: object) -> LevelSummary:
     """TTFT 74 ms, E2E about 1.4 s, and a client that did its part."""
+    load = {"concurrency": 8} if "rate" not in changes else {}
     made = {"user_lag": tail(0.2), "send_lag": tail(0.1), "client": SOUND, **changes}
-    return level(0, concurrency=8, **made)
+    return level(0, **load, **made)
 
 
 def found(made: LevelSummary) -> dict[str, Check]:
@@ -52,14 +56,18 @@ def verdicts(made: LevelSummary) -> dict[str, str]:
     [
         ({"user_lag": tail(40)}, {"user lag p99": "warn"}),
         ({"user_lag": tail(400)}, {"user lag p99": "fail"}),
-        ({"send_lag": tail(4)}, {"send lag p99": "warn"}),
-        ({"send_lag": tail(40)}, {"send lag p99": "fail"}),
+        ({"send_lag": tail(4), **OPEN}, {"send lag p99": "warn"}),
+        ({"send_lag": tail(40), **OPEN}, {"send lag p99": "fail"}),
+        ({"send_lag": tail(4)}, {}),  # of a closed level it costs 0.3 % of the load
+        ({"send_lag": tail(40)}, {"send lag p99": "warn"}),
+        ({"send_lag": tail(400)}, {"send lag p99": "fail"}),
         ({"client": {**SOUND, "cpu_share": 0.8}}, {"CPU": "warn"}),
         ({"client": {**SOUND, "cpu_share": 0.97}}, {"CPU": "fail"}),
         ({"client": {**SOUND, "loop_lag_max_ns": 204_000_000}}, {"loop lag max": "warn"}),
         ({"user_lag": tail(8, p90=3), "coalesced_share": 0.3}, {"coalesced": "warn"}),
     ],
-    ids=["user lag", "much user lag", "send lag", "much send lag", "busy", "full core", "stall",
+    ids=["user lag", "much user lag", "send lag", "much send lag", "closed", "closed, late",
+         "closed, very late", "busy", "full core", "stall",
          "reads too late"],
 )  # fmt: skip
 def test_each_figure_by_itself_spoils_a_level(spoilt: dict, expected: dict[str, str]) -> None:
@@ -108,9 +116,9 @@ def test_few_requests_are_judged_by_the_percentile_they_allow() -> None:
 
 
 def test_a_spoiled_level_is_in_the_first_line_and_in_a_table() -> None:
-    told = with_checks(summary(sound(), sound(send_lag=tail(40), label="concurrency 64")))
+    told = with_checks(summary(sound(), sound(send_lag=tail(400), label="concurrency 64")))
     text = render_terminal(build_view(told))
-    assert text.startswith("the client spoiled concurrency 64: send lag p99 40.0 ms")
+    assert text.startswith("the client spoiled concurrency 64: send lag p99 400 ms")
     assert "\nChecks\n" in text
     assert build_view(told).verdict.tone == "bad"
 
@@ -124,7 +132,7 @@ def test_a_sound_client_is_one_line() -> None:
 
 def test_the_worst_verdict_is_found() -> None:
     assert worst([]) == "pass"
-    assert worst(list(checks_of(sound(user_lag=tail(40), send_lag=tail(40))))) == "fail"
+    assert worst(list(checks_of(sound(user_lag=tail(40), send_lag=tail(400))))) == "fail"
 
 
 async def steady(asked: Asked, out: Out) -> None:

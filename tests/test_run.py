@@ -485,3 +485,12 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
     assert "could not go on" in done.stderr
     assert (tmp_path / "run" / "requests.jsonl").stat().st_size > 0
+
+
+@pytest.mark.parametrize("key", ["kü", "abc\ndef"], ids=["not-ascii", "line-break"])
+def test_a_key_that_no_header_can_carry_is_one_line(key: str) -> None:
+    done = loadgen("run", "--url", "http://127.0.0.1:9", "-c", "1", env={"LOADGEN_API_KEY": key})
+    assert done.returncode == 2
+    assert done.stderr.startswith("loadgen: LOADGEN_API_KEY: ")
+    assert done.stderr.count("\n") == 1
+    assert key not in done.stderr

@@ -388,7 +388,9 @@ class Exchange:
         due = self._next_limit()
         if due.at_ns <= now_ns() + _TIMER_SLACK_NS:
             chunks = len(self._stamps.at_ns)
-            self.interrupt(Outcome.TIMEOUT, due.name, f"{_LIMIT_SAID[due.name]} ({chunks} chunks)")
+            self.interrupt(
+                Outcome.TIMEOUT, due.name, f"{_LIMIT_SAID[due.name]} (chunks so far: {chunks})"
+            )
             return
         self._watch()
 

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loadgen.errors import UsageError
 from loadgen.scenario.model import Target
 
 KEY_VARIABLES = ("LOADGEN_API_KEY", "OPENAI_API_KEY")
@@ -20,6 +21,14 @@ class Credentials:
     headers: dict[str, str]
     secrets: tuple[str, ...]
     key_from: str | None = None
+
+
+def _key(environ: Mapping[str, str], variable: str) -> str:
+    """Return a key as the environment has it; raises UsageError where no header could carry it."""
+    key = environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{variable}: holds a line break or a letter not in ASCII; is it the key?")
+    return key
 
 
 def credentials_of(target: Target, environ: Mapping[str, str]) -> Credentials:
@@ -43,7 +52,7 @@ def credentials_of(target: Target, environ: Mapping[str, str]) -> Credentials:
         secrets += [pair, basic.password]
     elif not any(name.lower() in _KEY_HEADERS for name in target.headers):
         for variable in KEY_VARIABLES:
-            if key := environ.get(variable, "").strip():
+            if key := _key(environ, variable):
                 headers["authorization"] = f"Bearer {key}"
                 secrets.append(key)
                 key_from = variable

@@ -140,7 +140,8 @@ class Preflight:
                 f"{_listed(models)}"
             )
         raise PreflightFailed(
-            f"{self._target.masked_url}: lists no models; name the one to use with --model"
+            f"{self._target.masked_url}: lists no models (asked {self._target.masked_base_url}); "
+            "is the URL right? if it is, name the model with --model"
         )
 
     async def _probe(
@@ -268,6 +269,8 @@ class Preflight:
                 f"{where}: the server's certificate does not verify ({_last(error)}); "
                 "give its authority with --ca-file FILE, or accept any with --insecure"
             )
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return ServerUnreachable(f"{where}: does not speak TLS; did you mean http://?")
         return ServerUnreachable(f"{where}: no connection ({_last(error)}); is the server up?")
 
     def _rejected(self, status: int) -> PreflightFailed:
