@@ -21,6 +21,8 @@ from loadgen.cli.compare import command
 from loadgen.report.compare import FORMATS, compare_view, render_comparison
 from loadgen.simulator.engine import EngineSpec
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 PROMPTS = {"source": "synthetic", "input_tokens": 64, "output_tokens": 4}
 
 

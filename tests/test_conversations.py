@@ -14,6 +14,8 @@ from serve import Asked, Out, Script, scripted
 
 from loadgen.workload.plan import schedule_of
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 Records = list[dict[str, Any]]
 
 

@@ -53,6 +53,7 @@ def test_a_closed_level_holds_its_concurrency(id_: str, tmp_path: Path) -> None:
     assert level["mean_in_flight"] >= 7.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", ["C01"])
 def test_256_streams_are_256_in_flight(id_: str, tmp_path: Path) -> None:
     with scripted(slow(1.0)) as server:
@@ -121,6 +122,7 @@ def test_an_arrival_beyond_the_cap_waits_or_is_dropped_and_recorded(
     assert (max(waits) > 100e6) == (at_cap == "wait")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", ["B12"])
 def test_latency_from_due_and_from_sent_differ_by_the_wait(id_: str, tmp_path: Path) -> None:
     with scripted(slow(0.5)) as server:
@@ -458,6 +460,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_measured(
     assert loadgen("report", str(tmp_path / "run")).returncode == 0
 
 
+@pytest.mark.slow
 def test_all_requests_failed_is_a_table_with_classes_and_exit_1(tmp_path: Path) -> None:
     with scripted(lambda asked, out: out.whole(500, {"error": {"message": "kaput"}})) as server:
         done = loadgen("run", "--url", server.url, "-c", "2", "--requests", "6",

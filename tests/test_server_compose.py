@@ -15,6 +15,8 @@ from loadgen.server.compose import state_of
 from loadgen.server.docker import Said, compose_problem
 from loadgen.server.system import State
 
+pytestmark = pytest.mark.slow  # whole runs: seconds each
+
 SCENARIO = str(ROOT / "scenarios" / "engines.yaml")
 
 
