@@ -17,6 +17,8 @@ from loadgen.report.terminal import Look, look_of
 from loadgen.report.text import quantile
 from loadgen.report.write import FORMATS, load, render, report_run, ttft_samples, write_all
 
+pytestmark = pytest.mark.slow  # seconds in all
+
 
 def report(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["report", *map(str, arguments)])

@@ -9,6 +9,8 @@ from simulator_make import Reply, call, chat_body, open_socket, read_to_end, req
 from loadgen.simulator.dialects import DIALECTS
 from loadgen.simulator.process import simulator_process
 
+pytestmark = pytest.mark.slow  # seconds in all
+
 USAGE = {"include_usage": True}
 FAST = ("--step-base", "1ms", "--step-per-sequence", "0ms", "--max-context", "400")
 

@@ -13,6 +13,8 @@ from loadgen.analysis.table import RunData
 from loadgen.report.write import view_of
 from loadgen.simulator.engine import EngineSpec
 
+pytestmark = pytest.mark.slow  # seconds in all
+
 COLD = EngineSpec(cold_start_s=5.0)
 
 
