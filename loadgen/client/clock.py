@@ -22,7 +22,7 @@ _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
 _PAIRS = 60
 _STEP_NS = 1_000_000  # what a clock is stepped by; slewing takes seconds for as much
-_LONG_LAG_NS = 50_000_000  # a read this late is rare enough to look at the clock
+LONG_LAG_NS = 50_000_000  # a read this late is rare enough to look at the clock
 _LOOK_AGAIN_NS = 10_000_000
 
 
@@ -89,9 +89,9 @@ class RealtimeMap:
         """
         stamp_ns = wall_ns - self.offset_ns
         lag_ns = read_ns - stamp_ns
-        if not -_STEP_NS < lag_ns < _LONG_LAG_NS and self._stepped(read_ns):
+        if not -_STEP_NS < lag_ns < LONG_LAG_NS and self._stepped(read_ns):
             stamp_ns = wall_ns - self.offset_ns
-            if read_ns - stamp_ns > _LONG_LAG_NS:  # it arrived before the step: only this is known
+            if read_ns - stamp_ns > LONG_LAG_NS:  # it arrived before the step: only this is known
                 return read_ns
         return min(stamp_ns, read_ns)
 

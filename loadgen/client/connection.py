@@ -15,13 +15,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadgen.client.clock import RealtimeMap, now_ns
+from loadgen.client.clock import LONG_LAG_NS, RealtimeMap, now_ns
 
 if TYPE_CHECKING:
     from loadgen.client.reply import Reply
 
 _SO_TIMESTAMPNS = 35  # Linux; the ``socket`` module does not name it
 _READ_SIZE = 65536
+_USUAL_SIZE = 8192  # of a read while tokens trickle in: a large buffer costs a microsecond each
 _ANCILLARY_SIZE = 64
 _TIMESPEC = struct.Struct("qq").unpack_from
 _WAIT = (BlockingIOError, InterruptedError)
@@ -35,6 +36,7 @@ class Connection:
         "_loop",
         "_map",
         "_on_idle_close",
+        "_read_size",
         "_stamped",
         "_tls",
         "_unsent",
@@ -61,6 +63,7 @@ class Connection:
         self.reply: Reply | None = None
         self.exchanges = 0
         self.closed = False
+        self._read_size = _USUAL_SIZE
         self._stamped = stamp_arrivals(sock)
         self._loop.add_reader(self.fd, self._readable)
 
@@ -158,9 +161,9 @@ class Connection:
         # The hot path: one system call, the stamp, the parser (which calls the sink).
         try:
             if self._stamped:
-                data, ancillary, _, _ = self.sock.recvmsg(_READ_SIZE, _ANCILLARY_SIZE)
+                data, ancillary, _, _ = self.sock.recvmsg(self._read_size, _ANCILLARY_SIZE)
             else:
-                data, ancillary = self.sock.recv(_READ_SIZE), []
+                data, ancillary = self.sock.recv(self._read_size), []
         except _WAIT:
             return
         except OSError as error:
@@ -170,7 +173,9 @@ class Connection:
         stamp_ns = user_ns
         if ancillary:
             seconds, nanos = _TIMESPEC(ancillary[0][2])
-            stamp_ns = self._map.monotonic_of(seconds * 1_000_000_000 + nanos, user_ns)
+            stamp_ns = seconds * 1_000_000_000 + nanos - self._map.offset_ns
+            if not 0 <= user_ns - stamp_ns < LONG_LAG_NS:
+                stamp_ns = self._map.monotonic_of(seconds * 1_000_000_000 + nanos, user_ns)
         if not data:
             self._lost("eof", user_ns, None)
             return
@@ -180,15 +185,17 @@ class Connection:
             self._lost("eof", user_ns, None)  # bytes nobody asked for: not a usable connection
         else:
             self.reply.feed(stamp_ns, user_ns - stamp_ns, data)
-        if self._ends_watch_on_error and not self.closed:
-            self._look_for_reset()
+        if len(data) == self._read_size:  # there is more than tokens come in: take more at once
+            self._read_size = _READ_SIZE
 
-    def _look_for_reset(self) -> None:
-        """Learn of a reset that came together with data.
+    def look_for_reset(self) -> None:
+        """Learn of a reset that came together with data, where the loop would not tell of it.
 
         libuv ends its watch of a socket at the first error and tells once: told while data is
         still to be read, the reader would never be called again.
         """
+        if self.closed or not self._ends_watch_on_error:
+            return
         number = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if not number:
             return
@@ -212,9 +219,9 @@ class Connection:
         except (ssl.SSLError, OSError) as error:
             self._lost("reset", user_ns, error)
             return
+        reply = self.reply
         for piece in pieces:
-            reply = self.reply
-            if reply is None:
+            if reply is None or reply is not self.reply:  # bytes nobody asked for
                 self._lost("eof", user_ns, None)
                 return
             reply.feed(stamp_ns, user_ns - stamp_ns, piece)

@@ -7,7 +7,7 @@ an exception; every limit is finite unless the scenario says otherwise.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -22,7 +22,7 @@ from loadgen.client.stock import httpcore_hook, pieces_of
 from loadgen.client.trace import TRACE, Trace
 from loadgen.record import Outcome
 
-_SETTLE_SLICE = 256  # pieces decoded between two looks at the sockets
+_SETTLE_SLICE = 64  # pieces decoded between two looks at the sockets
 _PENDING_LIMIT = 1 << 18  # bytes kept undecoded before a look inside
 _ERROR_BODY_LIMIT = 1 << 20
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -41,7 +41,9 @@ class Exchange:
     """One request on the wire, from send to end; also the sink of its response.
 
     Call ``run`` once; then ``settle`` decodes what is left and gives the record's fields.
-    ``on_piece`` is called for each piece of body after the first token (a live counter).
+    ``on_piece`` is called for each piece of body after the first token (a live counter); ``on_end``
+    when a stream is over as it should be, inside the read that ends it: the next request may go
+    out from there.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class Exchange:
         "attempts",
         "end_ns",
         "endpoint",
+        "on_end",
         "throttled_ns",
         "trace",
         "verdict",
@@ -94,6 +97,7 @@ class Exchange:
         self.attempts = 0
         self.throttled_ns: int | None = None
         self.end_ns: int | None = None
+        self.on_end: Callable[[], None] | None = None
         self._limits = limits
         self._asked_output = asked_output
         self._on_piece = on_piece
@@ -192,17 +196,27 @@ class Exchange:
         text = self.trace.headers.get("retry-after", "")
         return min(float(text), _LONGEST_WAIT_S) if text.isdecimal() else 0.0
 
+    @property
+    def begun(self) -> bool:
+        """Whether an attempt to send was made."""
+        return self._finished is not None
+
     async def settle(
-        self, count: Callable[[str], int] | None = None, *, secrets: Sequence[str] = ()
+        self,
+        count: Callable[[str], int] | None = None,
+        *,
+        secrets: Sequence[str] = (),
+        room: Callable[[], Awaitable[None]] = breathe,
     ) -> dict[str, Any]:
         """Decode what the hot path kept, in slices; return the record's fields (absolute ns).
 
         count: tokens of a text, asked where the server reports none. secrets: what a server's
-        message must not carry into the record.
+        message must not carry into the record. room: awaited between slices.
         """
+        self._decode_pending(_SETTLE_SLICE)
         while self._pending:
+            await room()
             self._decode_pending(_SETTLE_SLICE)
-            await breathe()
         if not self._collecting and self.answer.error is None:
             self._stamps.note(self.answer.close(), self._stamps.last_read_ns)
         found = self._facts(self._judge(secrets), count)
@@ -246,6 +260,8 @@ class Exchange:
         if self._ended_how is None:
             self._ended_how = how
             self._finish(stamp_ns)
+            if self.on_end and how == "end" and self.trace.status == 200 and not self._interrupted:
+                self.on_end()
 
     # --- inside
 

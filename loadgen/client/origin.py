@@ -98,7 +98,7 @@ class Origin:
         """Return the most recently used idle connection, if there is one."""
         while self._idle:
             connection, _ = self._idle.popitem()
-            if connection.still_open():
+            if connection.exchanges == 0 or connection.still_open():
                 return connection
         return None
 

@@ -33,6 +33,7 @@ class Reply:
         "_header_list",
         "_inflater",
         "_lag_ns",
+        "_over",
         "_parser",
         "_stamp_ns",
         "_waiter",
@@ -55,7 +56,8 @@ class Reply:
         self.complete = False
         self.keep_alive = False
         self.any_bytes = False
-        self._parser: Any = httptools.HttpResponseParser(self)
+        self._over = False
+        self._parser: Any = None  # made when the first bytes come: a burst of sends is not held up
         self._header_list: list[tuple[bytes, bytes]] = []
         self._body: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -67,6 +69,7 @@ class Reply:
     def forget_parser(self) -> None:
         """Let go of the parser, which holds this reply and would keep both alive."""
         self._parser = None
+        self._over = True
 
     @property
     def header_list(self) -> list[tuple[bytes, bytes]]:
@@ -78,8 +81,10 @@ class Reply:
     def feed(self, stamp_ns: int, lag_ns: int, data: bytes) -> None:
         """Parse one read."""
         if self._parser is None:
-            return
-        self.any_bytes = True
+            if self._over:
+                return
+            self._parser = httptools.HttpResponseParser(self)
+            self.any_bytes = True
         self._stamp_ns = stamp_ns
         self._lag_ns = lag_ns
         try:
@@ -188,6 +193,9 @@ class Reply:
         self.complete = True
         self._error = error
         self.keep_alive = self.keep_alive and error is None
+        # not now: this is called from inside the parser
+        self.headers_done.get_loop().call_soon(self.forget_parser)
+        self.on_done(self)  # first of all: who learns of the end may send the next request at once
         if not self.headers_done.done():
             self.headers_done.set_exception(
                 error or httpx.RemoteProtocolError("the response has no head")
@@ -195,9 +203,6 @@ class Reply:
         elif self.trace.sink:
             self.trace.sink.ended(self._stamp_ns or now_ns(), how)
         self._wake()
-        self.on_done(self)
-        # not now: this is called from inside the parser
-        self.headers_done.get_loop().call_soon(self.forget_parser)
 
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():

@@ -21,6 +21,8 @@ from loadgen.client.trace import TRACE, Trace
 WIRE_BYTES = "loadgen.bytes"
 _STARTED = "loadgen.started"
 _LINGER_S = 1.0
+_LOOK_S = 0.01
+_LOOKS = 25  # in which every connection is looked at once
 
 
 class StampedTransport(httpx.AsyncBaseTransport):
@@ -37,6 +39,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._reuse = reuse
         self._origins: dict[tuple[str, str, int | None], Origin] = {}
         self._busy: set[Connection] = set()
+        self._resets = _ResetWatch(self._busy)
 
     def origin(self, url: httpx.URL) -> Origin:
         """Return the server that ``url`` names, the same object each time."""
@@ -111,6 +114,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close every connection, idle or not."""
+        self._resets.close()
         for connection in list(self._busy):
             connection.close()
         self._busy.clear()
@@ -119,6 +123,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     def _send(self, connection: Connection, data: bytes, reply: Reply) -> None:
         self._busy.add(connection)
+        self._resets.begin()
         try:
             connection.send(data, reply)
         except OSError as error:
@@ -139,6 +144,39 @@ class StampedTransport(httpx.AsyncBaseTransport):
             origin.give(connection)
         else:
             connection.close()
+
+
+class _ResetWatch:
+    """Asks each busy connection every quarter of a second whether it was reset, a few at a time.
+
+    The loop tells of nearly all resets at once (see ``Connection.look_for_reset``); asking at each
+    read would cost a system call per token.
+    """
+
+    def __init__(self, busy: set[Connection]) -> None:
+        self._busy = busy
+        self._round: list[Connection] = []
+        self._handle: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Watch from now on, while there are busy connections."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._handle:
+            self._handle.cancel()
+            self._handle = None
+
+    def _look(self) -> None:
+        self._handle = None
+        if not self._round:
+            self._round = list(self._busy)
+        for _ in range(min(len(self._round), 1 + len(self._busy) // _LOOKS)):
+            self._round.pop().look_for_reset()
+        if self._busy:
+            self.begin()
 
 
 class _Done:

@@ -15,16 +15,19 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen.analysis.answers import defects
 from loadgen.client.answer import Endpoint
-from loadgen.client.clock import now_ns
+from loadgen.client.clock import breathe, now_ns
 from loadgen.client.exchange import Exchange
 from loadgen.client.limits import Limits
 from loadgen.record import Chunks, Outcome, Phase, Record
 from loadgen.run.abort import Age
+from loadgen.run.calm import Calm
 from loadgen.run.flow import Flow
 from loadgen.run.privacy import storable
 from loadgen.run.quality import canary_facts
 from loadgen.run.supply import Call
 from loadgen.units import NS_PER_MS
+
+_BACKLOG = 256  # finished exchanges that may wait for a calm moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +70,14 @@ class Carrier:
     """Sends what it is given; ``settle_all`` hands each record on until ``close``.
 
     pieces: body pieces after first tokens, a live measure of tokens. closed: set by the owner when
-    arrivals are over; it cuts pauses short.
+    arrivals are over; it cuts pauses short. calm: told by the owner when the next request is due.
     """
 
     def __init__(self, way: Way, tell: Callable[[Record], None]) -> None:
         self.flow = Flow(now_ns())
         self.pieces = 0
         self.closed = asyncio.Event()
+        self.calm = Calm()
         self.cut_as: Outcome | None = None
         self._way = way
         self._tell = tell
@@ -87,12 +91,17 @@ class Carrier:
         """Make the exchange of a request that is due soon."""
         return self._exchange(call)
 
+    @property
+    def can_launch(self) -> bool:
+        """Whether a request may go out at once: no ceiling on starts, not the end of the level."""
+        return self._throttler is None and not self.cut_as
+
     def launch(self, call: Call, ready: Exchange | None = None) -> Exchange | None:
         """Send one request at once, from where its instant is noticed; ``carry`` must follow.
 
-        None where sending has to wait (a ceiling on starts, the end of the level).
+        None where sending has to wait.
         """
-        if self._throttler is not None or self.cut_as:
+        if not self.can_launch:
             return None
         exchange = ready or self._exchange(call)
         exchange.launch(self._way.transport, call.request)
@@ -101,7 +110,10 @@ class Carrier:
     async def carry(
         self, arrival: Arrival, call: Call, slot_ns: int, *, launched: Exchange | None = None
     ) -> Exchange:
-        """Send one request and return when its exchange is over; its record follows."""
+        """Send one request and return when its exchange is over; its record follows.
+
+        launched: its exchange, where it was sent already, or only made ready.
+        """
         exchange = await self._in_flight(call, launched)
         self._done(_Finished(arrival, call, exchange, slot_ns))
         return exchange
@@ -155,6 +167,7 @@ class Carrier:
                 await self._news.wait()
                 continue
             item = self._finished.popleft()
+            await self._room()
             facts = item.facts or await self._settle(item.exchange)
             self._tell(self._record(item, facts))
 
@@ -174,9 +187,11 @@ class Carrier:
         """Send once, and again where the scenario asks for retries and the failure allows it."""
         exchange = launched or self._exchange(call)
         for left in range(self._way.retries, -1, -1):
-            if self.cut_as and launched is None:
+            if self.cut_as and not exchange.begun:
                 exchange.set_aside(self.cut_as)
                 return exchange
+            if self.cut_as:  # cut between its send and now
+                asyncio.get_running_loop().call_soon(exchange.interrupt, self.cut_as)
             self._active.add(exchange)
             try:
                 await exchange.run(self._way.transport, call.request)
@@ -209,7 +224,16 @@ class Carrier:
             return now_ns() - before
 
     async def _settle(self, exchange: Exchange) -> dict[str, Any]:
-        return await exchange.settle(self._way.count_tokens, secrets=self._way.secrets)
+        return await exchange.settle(
+            self._way.count_tokens, secrets=self._way.secrets, room=self._room
+        )
+
+    async def _room(self) -> None:
+        """Wait until no send is near, unless much waits to be settled."""
+        if len(self._finished) < _BACKLOG:
+            await self.calm.room()
+        else:
+            await breathe()
 
     def _done(self, item: _Finished) -> None:
         self._finished.append(item)

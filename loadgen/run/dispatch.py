@@ -36,7 +36,8 @@ class Load:
 
     slots: of a closed level, by number (a worker has some of them). in_flight: the most requests
     at once, None where slots already bound them. number: arrival i of this worker → its number in
-    the level.
+    the level. ends_persist: the server keeps a connection when a stream ends, so that the next
+    request may go out at once.
     """
 
     level: Level
@@ -48,6 +49,7 @@ class Load:
     schedule: Schedule | None = None
     talks: Callable[[int], Talk] | None = None
     number: Callable[[int], int] = int
+    ends_persist: bool = True
 
 
 class Ear(Protocol):
@@ -58,6 +60,35 @@ class Ear(Protocol):
 
     def phase(self, phase: Phase) -> None:
         """Learn that a phase began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A slot's next request: admitted, its exchange ready, or sent already."""
+
+    arrival: Arrival
+    call: Call
+    exchange: Exchange
+
+
+class _Follower:
+    """What a slot's stream calls when it ends: sends the slot's next request at once.
+
+    asked: it was called; ``sent`` is then the request that followed, None when arrivals are over.
+    """
+
+    __slots__ = ("_dispatch", "_slot", "asked", "sent")
+
+    def __init__(self, dispatch: "Dispatch", slot: int) -> None:
+        self._dispatch = dispatch
+        self._slot = slot
+        self.asked = False
+        self.sent: _Sent | None = None
+
+    def __call__(self) -> None:
+        if self._dispatch.carrier.can_launch:
+            self.asked = True
+            self.sent = self._dispatch.follow_up(self._slot)
 
 
 class Dispatch:
@@ -87,7 +118,7 @@ class Dispatch:
         self._alarm = Alarm(self._time_passed)
         self._thinkers = Sleepers() if load.talks else None
         async with asyncio.TaskGroup() as beside:
-            filler = beside.create_task(load.supply.keep_filled())
+            filler = beside.create_task(load.supply.keep_filled(self.carrier.calm.room))
             settler = beside.create_task(self.carrier.settle_all())
             drain = beside.create_task(self._limit_drain())
             try:
@@ -124,13 +155,43 @@ class Dispatch:
     # --- closed: slots
 
     async def _slot(self, slot: int, due_ns: int) -> None:
-        pause_s = 0.0
-        while (arrival := self._admit(due_ns, slot)) is not None:
-            exchange = await self.carrier.carry(arrival, self._load.supply.take(), due_ns)
+        """Hold one slot: where a stream ends well, the next request leaves inside that very read.
+
+        A burst of ends would else be read to its last before the first of the next was sent.
+        """
+        pause_s, early = 0.0, self._load.ends_persist
+        sent = self._next(slot, due_ns)
+        while sent is not None:
+            follower = _Follower(self, slot)
+            sent.exchange.on_end = follower if early else None
+            exchange = await self.carrier.carry(
+                sent.arrival, sent.call, sent.arrival.due_ns, launched=sent.exchange
+            )
+            exchange.on_end = sent.exchange.on_end = None
+            if exchange.trace.reconnects:  # it closes connections that it said it would keep
+                early = False
+            if follower.asked:
+                sent = follower.sent
+                continue
             pause_s = _pause_after(exchange, pause_s)
             if pause_s:
                 await self.carrier.pause(pause_s)
-            due_ns = now_ns()
+            sent = self._next(slot, now_ns())
+
+    def _next(self, slot: int, due_ns: int) -> "_Sent | None":
+        """Admit the slot's next request, its exchange ready; None when arrivals are over."""
+        arrival = self._admit(due_ns, slot)
+        if arrival is None:
+            return None
+        call = self._load.supply.take()
+        return _Sent(arrival=arrival, call=call, exchange=self.carrier.ready(call))
+
+    def follow_up(self, slot: int) -> "_Sent | None":
+        """Send the slot's next request now, from inside a read."""
+        sent = self._next(slot, now_ns())
+        if sent is not None:
+            self.carrier.launch(sent.call, sent.exchange)
+        return sent
 
     async def _slot_of_talks(self, slot: int, due_ns: int) -> None:
         pause_s = 0.0
@@ -160,6 +221,7 @@ class Dispatch:
             if position < len(due):
                 alarm.set(due[position] - _WAKE_EARLY_NS)
                 self._ready_next()
+            self.carrier.calm.expect(due[position] if position < len(due) else None)
 
         alarm = Alarm(send_what_is_due)
         try:
@@ -171,6 +233,7 @@ class Dispatch:
                 self._start_one(due_ns, group)
         finally:
             alarm.close()
+            self.carrier.calm.expect(None)
 
     def _start_one(self, due_ns: int, group: asyncio.TaskGroup) -> None:
         """Send one arrival at once, in the alarm's own call; its task only awaits the answer."""

@@ -133,6 +133,7 @@ class LevelRun:
             in_flight=self._cap(),
             schedule=self._schedule,
             talks=self._talks(),
+            ends_persist=session.preconnect,
             number=self._share.number,
         )
         way = Way(
@@ -294,6 +295,7 @@ class LevelRun:
         pieces, ticks, before_ns = 0, 0, now_ns()
         while True:
             await sleep_s(_TICK_S)
+            await carrier.calm.room()
             ticks += 1
             now = now_ns()
             rate = (carrier.pieces - pieces) / ((now - before_ns) / NS_PER_S)

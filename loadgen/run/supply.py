@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import httpx
 
 from loadgen.client.clock import breathe
 from loadgen.workload.prompt import Conversation, Prompt
+
+Room = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +47,18 @@ class Supply:
         self.misses += 1
         return self._next()
 
-    async def fill(self) -> None:
-        """Build until ``ahead`` are ready."""
+    async def fill(self, room: Room = breathe) -> None:
+        """Build until ``ahead`` are ready; room: awaited after each."""
         while len(self._ready) < self._ahead and (self._most is None or self._number < self._most):
             self._ready.append(self._next())
-            await breathe()
+            await room()
 
-    async def keep_filled(self) -> None:
+    async def keep_filled(self, room: Room = breathe) -> None:
         """Build whenever half of what was ready is gone; runs until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await self.fill()
+            await self.fill(room)
 
     def _next(self) -> Call:
         call = self._build(self._number)
