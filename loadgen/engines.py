@@ -8,6 +8,7 @@ server of the interface takes.
 """
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,24 @@ class Endpoint:
 
     path: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """Where an engine's metrics page says one thing.
+
+    Several series of a name (ranks, replicas, reasons) add up; of a share (kv_usage) their mean.
+
+    names: of the page, newest first: the first that the page has stands; of a histogram the name
+        without _bucket, _sum and _count.
+    plus: further names, added to it where the page has them.
+    scale: what a value is multiplied by for the unit of its key (tokens, seconds, a share of 1).
+    """
+
+    names: tuple[str, ...]
+    kind: Literal["gauge", "counter", "histogram"]
+    plus: tuple[str, ...] = ()
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +70,9 @@ class Engine:
     chat_limit: the field that limits output tokens of a chat.
     thread_per_connection: each open connection holds a thread, an idle one for seconds:
         connections made ahead would starve those that carry a request.
+    metrics, metrics_first: its metrics page, and better ones to try before.
+    signals: what of its page is kept, by our word for it (``SIGNALS``).
+    without_metrics: why the page is not there, where it is not.
     """
 
     name: str
@@ -63,6 +85,9 @@ class Engine:
     health_path: str | None = None
     version_path: str | None = None
     metrics: Endpoint | None = None
+    metrics_first: tuple[Endpoint, ...] = ()
+    signals: Mapping[str, Signal] = field(default_factory=dict)
+    without_metrics: str | None = None
     tokenize: Endpoint | None = None
     usage_per_choice: bool = False
     thread_per_connection: bool = False
@@ -72,6 +97,145 @@ class Engine:
         """Return the output limit's field name; /v1/completions has only ever had max_tokens."""
         return self.chat_limit if endpoint == "chat" else "max_tokens"
 
+
+CLEARS_ON_READ = frozenset({"trtllm_json"})
+"""Kinds of metrics pages whose reading takes away what is read: from others, too."""
+
+SIGNALS = (
+    "running", "waiting", "kv_usage", "preemptions", "requests_done",
+    "prompt_tokens", "generation_tokens", "cached_tokens", "prefix_queries", "prefix_hits",
+    "spec_drafted", "spec_accepted",
+    "ttft", "itl", "tpot", "queue_time", "prefill_time", "decode_time", "e2e",
+)  # fmt: skip
+"""Our words for what engines say: requests, a share of 1, counts, tokens; histograms in seconds."""
+
+
+def _gauge(*names: str) -> Signal:
+    return Signal(names=names, kind="gauge")
+
+
+def _counter(*names: str, plus: tuple[str, ...] = ()) -> Signal:
+    return Signal(names=names, kind="counter", plus=plus)
+
+
+def _histogram(*names: str) -> Signal:
+    return Signal(names=names, kind="histogram")
+
+
+# A captured page of 0.32; the older names from the 0.6 to 0.11 pages, where the histogram of
+# time_per_output_token held the gaps between tokens.
+_VLLM_SIGNALS = {
+    "running": _gauge("vllm:num_requests_running"),
+    "waiting": _gauge("vllm:num_requests_waiting"),
+    "kv_usage": _gauge("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "preemptions": _counter("vllm:num_preemptions_total"),
+    "requests_done": _counter("vllm:request_success_total"),
+    "prompt_tokens": _counter("vllm:prompt_tokens_total"),
+    "generation_tokens": _counter("vllm:generation_tokens_total"),
+    "cached_tokens": _counter("vllm:prompt_tokens_cached_total"),
+    "prefix_queries": _counter(
+        "vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"
+    ),
+    "prefix_hits": _counter("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "spec_drafted": _counter("vllm:spec_decode_num_draft_tokens_total"),
+    "spec_accepted": _counter("vllm:spec_decode_num_accepted_tokens_total"),
+    "ttft": _histogram("vllm:time_to_first_token_seconds"),
+    "itl": _histogram("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "tpot": _histogram("vllm:request_time_per_output_token_seconds"),
+    "queue_time": _histogram("vllm:request_queue_time_seconds"),
+    "prefill_time": _histogram("vllm:request_prefill_time_seconds"),
+    "decode_time": _histogram("vllm:request_decode_time_seconds"),
+    "e2e": _histogram("vllm:e2e_request_latency_seconds"),
+}
+
+# A captured page of 0.5.23, and what its source names beside. prompt_tokens counts cached ones,
+# too: its uncached histogram and cached_tokens add up to it.
+_SGLANG_SIGNALS = {
+    "running": _gauge("sglang:num_running_reqs"),
+    "waiting": _gauge("sglang:num_queue_reqs"),
+    "kv_usage": _gauge("sglang:token_usage"),
+    "preemptions": _counter("sglang:num_retracted_requests_total"),  # there from the first one on
+    "requests_done": _counter("sglang:num_requests_total"),
+    "prompt_tokens": _counter("sglang:prompt_tokens_total"),
+    "generation_tokens": _counter("sglang:generation_tokens_total"),
+    "cached_tokens": _counter("sglang:cached_tokens_total"),
+    "prefix_queries": _counter("sglang:prompt_tokens_total"),
+    "prefix_hits": _counter("sglang:cached_tokens_total"),
+    "ttft": _histogram("sglang:time_to_first_token_seconds"),
+    "itl": _histogram("sglang:inter_token_latency_seconds"),
+    "tpot": _histogram(
+        "sglang:request_time_per_output_token_seconds", "sglang:time_per_output_token_seconds"
+    ),
+    "queue_time": _histogram("sglang:queue_time_seconds"),
+    "e2e": _histogram("sglang:e2e_request_latency_seconds"),
+}
+
+# A captured page of b11434, whose prompt_tokens leave cached ones out; the ratio of older builds.
+_LLAMACPP_SIGNALS = {
+    "running": _gauge("llamacpp:requests_processing"),
+    "waiting": _gauge("llamacpp:requests_deferred"),
+    "kv_usage": _gauge("llamacpp:kv_cache_usage_ratio"),
+    "prompt_tokens": _counter(
+        "llamacpp:prompt_tokens_total", plus=("llamacpp:prompt_tokens_cached_total",)
+    ),
+    "generation_tokens": _counter("llamacpp:tokens_predicted_total"),
+    "cached_tokens": _counter("llamacpp:prompt_tokens_cached_total"),
+    "prefix_queries": _counter(
+        "llamacpp:prompt_tokens_total", plus=("llamacpp:prompt_tokens_cached_total",)
+    ),
+    "prefix_hits": _counter("llamacpp:prompt_tokens_cached_total"),
+    "spec_drafted": _counter("llamacpp:spec_decode_num_draft_tokens_total"),
+    "spec_accepted": _counter("llamacpp:spec_decode_num_accepted_tokens_total"),
+}
+
+# Prometheus names (trtllm_*): tensorrt_llm/metrics/collector.py of its repository (2026), and the
+# two gauges under their earlier names. JSON fields (trtllm:*): IterationStats, KvCacheStats and
+# SpecDecodingStats of executor/types.h, as its documentation lists them; blocks that were reused
+# and missed count up, so their share is that of prefix hits. Counts per iteration are added up as
+# they are read.
+_TRTLLM_SIGNALS = {
+    "running": _gauge(
+        "trtllm_num_requests_running", "trtllm_num_active_requests", "trtllm:numActiveRequests"
+    ),
+    "waiting": _gauge(
+        "trtllm_num_requests_waiting", "trtllm_server_queue_length", "trtllm:numQueuedRequests"
+    ),
+    "kv_usage": _gauge(
+        "trtllm_kv_cache_utilization", "trtllm:kvCacheStats.usedNumBlocks/maxNumBlocks"
+    ),
+    "requests_done": _counter(
+        "trtllm_request_success_total",
+        "trtllm_num_requests_completed_total",
+        "trtllm:numCompletedRequests",
+    ),
+    "prompt_tokens": _counter("trtllm_prompt_tokens_total"),
+    "generation_tokens": _counter("trtllm_generation_tokens_total"),
+    "cached_tokens": _counter("trtllm_prompt_cached_tokens_total"),
+    "prefix_queries": _counter(
+        "trtllm_prompt_tokens_total",
+        "trtllm:kvCacheStats.reusedBlocks",
+        plus=("trtllm:kvCacheStats.missedBlocks",),
+    ),
+    "prefix_hits": _counter(
+        "trtllm_prompt_cached_tokens_total", "trtllm:kvCacheStats.reusedBlocks"
+    ),
+    "spec_drafted": _counter(
+        "trtllm_spec_decode_num_draft_tokens_total",
+        "trtllm_spec_decode_drafted_tokens_total",
+        "trtllm:specDecodingStats.numDraftTokens",
+    ),
+    "spec_accepted": _counter(
+        "trtllm_spec_decode_num_accepted_tokens_total",
+        "trtllm_spec_decode_accepted_tokens_total",
+        "trtllm:specDecodingStats.numAcceptedTokens",
+    ),
+    "ttft": _histogram("trtllm_time_to_first_token_seconds"),
+    "tpot": _histogram("trtllm_time_per_output_token_seconds"),
+    "queue_time": _histogram("trtllm_request_queue_time_seconds"),
+    "prefill_time": _histogram("trtllm_request_prefill_time_seconds"),
+    "decode_time": _histogram("trtllm_request_decode_time_seconds"),
+    "e2e": _histogram("trtllm_e2e_request_latency_seconds"),
+}
 
 _FULL: frozenset[Feature] = frozenset(
     {"include_usage", "continuous_usage", "ignore_eos", "min_tokens"}
@@ -84,6 +248,7 @@ VLLM = Engine(
     health_path="/health",
     version_path="/version",
     metrics=Endpoint(path="/metrics", kind="prometheus"),
+    signals=_VLLM_SIGNALS,
     tokenize=Endpoint(path="/tokenize", kind="vllm"),
     signs=Signs(owned_by=("vllm",), metrics=("vllm:",)),
 )
@@ -95,8 +260,12 @@ TRTLLM = Engine(
     rejects_unknown_fields=True,
     health_path="/health",  # /health_generate is the one that generates
     version_path="/version",
-    # JSON iteration statistics, drained by each read; Prometheus is /prometheus/metrics, where on.
+    # JSON iteration statistics, drained by each read; Prometheus is there with return_perf_metrics.
     metrics=Endpoint(path="/metrics", kind="trtllm_json"),
+    metrics_first=(Endpoint(path="/prometheus/metrics", kind="prometheus"),),
+    signals=_TRTLLM_SIGNALS,
+    without_metrics="it keeps no statistics; start it with return_perf_metrics: true or "
+    "enable_iter_perf_stats: true among its options",
     signs=Signs(owned_by=("tensorrt_llm",), metrics=("trtllm_",)),
 )
 
@@ -107,6 +276,8 @@ SGLANG = Engine(
     generating_health=True,
     health_path="/health",
     metrics=Endpoint(path="/metrics", kind="prometheus"),
+    signals=_SGLANG_SIGNALS,
+    without_metrics="SGLang was started without --enable-metrics",
     tokenize=Endpoint(path="/tokenize", kind="vllm"),
     signs=Signs(owned_by=("sglang",), metrics=("sglang:",)),
 )
@@ -116,7 +287,9 @@ LLAMACPP = Engine(
     label="llama.cpp",
     accepts=frozenset({"include_usage", "ignore_eos"}),
     health_path="/health",
-    metrics=Endpoint(path="/metrics", kind="prometheus"),  # only with --metrics
+    metrics=Endpoint(path="/metrics", kind="prometheus"),
+    signals=_LLAMACPP_SIGNALS,
+    without_metrics="llama-server was started without --metrics",
     tokenize=Endpoint(path="/tokenize", kind="llamacpp"),
     usage_per_choice=True,
     thread_per_connection=True,

@@ -24,6 +24,7 @@ def scenario(url: str, **parts: Any) -> Scenario:
         "prompts": PROMPTS,
         "levels": [{"concurrency": 2}],
         "each_level": {"measure": "8 requests"},
+        "telemetry": "off",  # a process more for each run
         **parts,
     }
     return Scenario.model_validate(given)

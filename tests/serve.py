@@ -148,8 +148,9 @@ def scripted(
     models: tuple[str, ...] = ("mock",),
     tls: ssl.SSLContext | None = None,
     idle_close_s: float | None = None,
+    gets: Script | None = None,
 ) -> Iterator[Server]:
-    """Serve ``script`` for POSTs; GET /v1/models lists ``models``, other GETs are 404."""
+    """Serve ``script`` for POSTs; GET /v1/models lists ``models``, others are ``gets``, or 404."""
     server = Server(scheme="https" if tls else "http")
     loop = asyncio.new_event_loop()
     tasks: set[asyncio.Task[None]] = set()
@@ -180,6 +181,9 @@ def scripted(
         if asked.method != "POST":
             listed = {"data": [{"id": name, "object": "model"} for name in models]}
             found = asked.path.endswith("/models")
+            if gets is not None and not found:
+                await gets(asked, out)
+                return
             await out.whole(200 if found else 404, listed if found else {"detail": "Not Found"})
             return
         server.in_flight += 1

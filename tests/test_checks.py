@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from drive import scenario
@@ -10,6 +11,7 @@ from report_make import level, summary
 from serve import Asked, Out, scripted
 
 from loadgen.analysis.checks import checks_of, with_checks, worst
+from loadgen.analysis.distribution import distribution
 from loadgen.analysis.summary import Check, Distribution, LevelSummary, Quantile
 from loadgen.cli.report import command as report
 from loadgen.cli.run import exit_code
@@ -110,9 +112,24 @@ def test_a_value_on_its_bound_is_within() -> None:
     assert verdicts(sound(client={**SOUND, "cpu_share": 0.7, "loop_lag_max_ns": 150e6})) == {}
 
 
-def test_few_requests_are_judged_by_the_percentile_they_allow() -> None:
-    few = Distribution(n=8, p50=Quantile(value=1.0), p90=Quantile(value=30.0))
-    assert found(sound(send_lag=few))["send lag p99"].value == 30.0
+@pytest.mark.parametrize(
+    ("n", "used"),
+    [(2, None), (8, "p50"), (11, "p90"), (20, "p90"), (21, "p95"), (100, "p95"), (101, "p99")],
+    ids=str,
+)
+def test_one_late_send_alone_spoils_nothing(n: int, used: str | None) -> None:
+    """999 ms once among n sends: the percentile that is used says its name."""
+    sends = distribution(np.array([0.1] * (n - 1) + [999.0]))
+    checks = found(sound(send_lag=sends, **OPEN))
+    assert verdicts(sound(send_lag=sends, **OPEN)) == {}
+    assert [name for name in checks if name.startswith("send lag")] == (
+        [f"send lag {used}"] if used else []
+    )
+
+
+def test_two_late_sends_of_twenty_are_found() -> None:
+    sends = distribution(np.array([0.1] * 19 + [400.0, 400.0]))
+    assert verdicts(sound(send_lag=sends, **OPEN)) == {"send lag p95": "fail"}
 
 
 def test_a_spoiled_level_is_in_the_first_line_and_in_a_table() -> None:

@@ -1,4 +1,4 @@
-"""The card of conditions: six questions answered from what was discovered, declared, measured."""
+"""The card of conditions: questions answered from what was discovered, declared, measured."""
 
 import json
 from pathlib import Path
@@ -39,8 +39,8 @@ def test_what_the_server_told_stands_beside_what_was_declared() -> None:
     told = {"conditions": {"kv_cache_dtype": "fp8_e5m2"}}
     question = "quantisation, weights and KV?"
     assert card(**declared)[question] == "fp8 (declared)"
-    assert card(**told)[question] == "fp8_e5m2 (discovered)"
-    assert card(**declared, **told)[question] == "fp8 (declared); fp8_e5m2 (discovered)"
+    assert card(**told)[question] == "KV fp8_e5m2 (discovered)"
+    assert card(**declared, **told)[question] == "fp8 (declared); KV fp8_e5m2 (discovered)"
     assert card()[question] == "unknown"
 
 
@@ -48,7 +48,43 @@ def test_each_answer_says_where_it_is_from() -> None:
     made = {answer.question: answer.source for answer in answers([summed()], MANIFEST)}
     assert made["which hardware?"] == "declared"
     assert made["one request or many at once?"] == "measured"
-    assert len(made) == 6
+    assert len(made) == 7
+
+
+FOUND = {
+    "model": "/srv/models/tiny",
+    "quantisation": "none",
+    "dtype": "float32",
+    "kv_cache_dtype": "auto",
+    "max_model_len": 2048,
+    "tensor_parallel": 1,
+    "prefix_caching": "on",
+    "speculative_decoding": "off",
+    "kv_cache_tokens": 1_048_576,
+    "gpu": "2 × NVIDIA H100 80GB HBM3",
+    "gpu_memory_bytes": 80 * GIB,
+    "driver": "570.86.15",
+    "found_by": {"dtype": "/server_info"},
+}
+
+
+def test_the_server_and_its_set_up_are_on_the_card() -> None:
+    target = {"engine_label": "vLLM", "engine_version": "0.32.0", "model": "tiny"}
+    made = card(target=target, conditions=FOUND)
+    assert made["which server, set up how?"] == (
+        "vLLM 0.32.0, model tiny (/srv/models/tiny); context 2,048 tokens, TP 1, prefix caching on,"
+        " speculative decoding off, KV cache of 1,048,576 tokens (discovered)"
+    )
+    assert made["quantisation, weights and KV?"] == "not quantised, float32, KV auto (discovered)"
+    assert made["which hardware?"] == (
+        "2 × NVIDIA H100 80GB HBM3, 80 GiB each, driver 570.86.15 (discovered)"
+    )
+
+
+def test_each_found_condition_says_who_told_it() -> None:
+    facts = {fact.label: fact.text for fact in conditions(run_of(), {"conditions": FOUND})}
+    assert facts["conditions: dtype"] == "float32 (/server_info)"
+    assert not [label for label in facts if "found_by" in label]
 
 
 @pytest.mark.parametrize("row", ["F18"])
@@ -90,9 +126,11 @@ def test_sampling_is_said_or_is_the_servers(row: str, request_: dict, text: str)
          "drift: concurrency 8: TPOT"),
         ([summed(steadiness=Steadiness(verdict="saturated"))], "drift: concurrency 8: saturated"),
         ([summed(rounds=3)], "rounds: 3; window"),
+        ([summed(warmup_requests=8, warmup_s=5.25, warmup_ttft_max=5010.0)],
+         "at least 2 (took 5.2 s, TTFT up to 5,010 ms); rounds"),
         ([summed()], "rounds: 1 (a single run: how far rounds differ is unknown)"),
     ],
-    ids=["too few", "steady", "drift", "saturated", "rounds", "F13 single"],
+    ids=["too few", "steady", "drift", "saturated", "rounds", "E17 cold", "F13 single"],
 )  # fmt: skip
 def test_how_it_went_is_part_of_the_card(levels: list[LevelSummary], words: str) -> None:
     assert words in card(*levels)["warm-ups, rounds, how long?"]

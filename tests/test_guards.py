@@ -177,5 +177,8 @@ def test_every_command_of_the_readme_parses() -> None:
         if words[0].startswith("-"):
             continue  # loadgen --help
         flags = {word.split("=")[0] for word in words[1:] if re.match(r"--?[A-Za-z]", word)}
-        accepted = {name for option in command_of(words[0]).params for name in option.opts}
+        command = command_of(words[0])
+        if isinstance(command, click.Group):
+            command = command.commands[words[1]]
+        accepted = {name for option in command.params for name in option.opts}
         assert flags - accepted <= {"--help", "-h"}, f"loadgen {' '.join(words)}"

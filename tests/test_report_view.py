@@ -233,7 +233,7 @@ def test_what_nobody_said_is_unknown_not_left_out() -> None:
     answers = {fact.label: fact.text for fact in shown.card}
     assert answers["which hardware?"] == "unknown"
     assert answers["quantisation, weights and KV?"] == "unknown"
-    assert len(answers) == 6
+    assert len(answers) == 7
 
 
 def test_declared_conditions_and_the_sampling_default_are_told() -> None:

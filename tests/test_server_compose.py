@@ -17,7 +17,8 @@ from loadgen.server.system import State
 
 pytestmark = pytest.mark.slow  # whole runs: seconds each
 
-SCENARIO = str(ROOT / "scenarios" / "engines.yaml")
+ENGINES = str(ROOT / "scenarios" / "engines.yaml")
+SCENARIO = (ENGINES, "--server", "vllm")
 
 
 def loadgen(*args: str, path: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +54,7 @@ def test_e09_compose_1_is_refused_and_none_is_named(
 )
 def test_e09_without_docker_every_verb_says_so_in_one_line(verb: list[str], tmp_path: Path) -> None:
     nowhere = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run(command(*verb, SCENARIO), env=nowhere, capture_output=True, text=True,
+    done = subprocess.run(command(*verb, *SCENARIO), env=nowhere, capture_output=True, text=True,
                           cwd=tmp_path, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("loadgen: docker: not found; install Docker with its Compose")
@@ -61,9 +62,15 @@ def test_e09_without_docker_every_verb_says_so_in_one_line(verb: list[str], tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_e09_without_docker_no_server_of_several_is_tried(tmp_path: Path) -> None:
+    done = loadgen("run", ENGINES, "--out", str(tmp_path / "run"), path=tmp_path / "none")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_e09_an_old_compose_is_one_line(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "bin", compose_version="1.29.2")
-    done = loadgen("server", "up", SCENARIO, path=path)
+    done = loadgen("server", "up", *SCENARIO, path=path)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert "1.29.2 is older than 2" in done.stderr
 
@@ -73,7 +80,7 @@ def test_e04_a_dead_container_is_told_of_within_5_s(tmp_path: Path) -> None:
     log = "ValueError: No available memory for the cache blocks."
     path = false_docker(tmp_path / "bin", state=ended, log=log)
     began = time.monotonic()
-    done = loadgen("server", "up", SCENARIO, "--url", "http://127.0.0.1:9", path=path)
+    done = loadgen("server", "up", *SCENARIO, "--url", "http://127.0.0.1:9", path=path)
     assert time.monotonic() - began < 5
     assert done.returncode == 3
     assert f"  | {log}" in done.stderr.splitlines()
@@ -86,7 +93,7 @@ def test_e18_a_failed_start_is_taken_down_once(
     flags: list[str], downs: int, tmp_path: Path
 ) -> None:
     path = false_docker(tmp_path / "bin", up_rc="1", up_says="manifest for vllm/x:v9 not found")
-    done = loadgen("server", "up", SCENARIO, "--url", "http://127.0.0.1:9", *flags, path=path)
+    done = loadgen("server", "up", *SCENARIO, "--url", "http://127.0.0.1:9", *flags, path=path)
     assert done.returncode == 3
     assert "vllm: did not start: there is no image vllm/x:v9" in done.stderr
     calls = (path / "calls").read_text().splitlines()
@@ -100,7 +107,7 @@ def test_e18_a_failed_start_is_taken_down_once(
 def test_a_fetch_that_outlasts_the_wait_is_ended_with_it(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "bin", up_takes_s="30")
     began = time.monotonic()
-    done = loadgen("server", "up", SCENARIO, "--url", "http://127.0.0.1:9", "--within", "1s",
+    done = loadgen("server", "up", *SCENARIO, "--url", "http://127.0.0.1:9", "--within", "1s",
                    path=path)  # fmt: skip
     assert time.monotonic() - began < 10
     assert (done.returncode, "vllm: not started within 1s: its image" in done.stderr) == (3, True)
@@ -109,14 +116,15 @@ def test_a_fetch_that_outlasts_the_wait_is_ended_with_it(tmp_path: Path) -> None
 
 def test_a_service_that_is_not_in_the_file_is_named(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "bin", services="vllm")
-    done = loadgen("server", "up", SCENARIO, "--profile", "vlm", path=path)
+    done = loadgen("server", "up", *SCENARIO, "--set", "servers.vllm.server.profile=vlm",
+                   path=path)  # fmt: skip
     assert (done.returncode, "has no service 'vlm'" in done.stderr) == (3, True)
 
 
 def test_h09_a_token_is_in_no_command_no_output_and_no_file(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "bin", up_rc="1", up_says="Bad token hf_test0000 given")
     flags = ("--set", "server.variables.HF_TOKEN=${HF_TOKEN}", "--url", "http://127.0.0.1:9")
-    done = loadgen("server", "up", SCENARIO, *flags, path=path, HF_TOKEN="hf_test0000")
+    done = loadgen("server", "up", *SCENARIO, *flags, path=path, HF_TOKEN="hf_test0000")
     assert done.returncode == 3
     assert "Bad token *** given" in done.stderr
     assert "hf_test0000" not in done.stderr + done.stdout + (path / "calls").read_text()
@@ -164,7 +172,7 @@ def test_help_of_each_server_verb_explains_each_flag() -> None:
 
 def test_a_printed_command_can_be_typed_again(tmp_path: Path) -> None:
     path = false_docker(tmp_path / "my bin", up_rc="1")
-    done = loadgen("server", "up", SCENARIO, "--url", "http://127.0.0.1:9", path=path)
+    done = loadgen("server", "up", *SCENARIO, "--url", "http://127.0.0.1:9", path=path)
     words = shlex.split(done.stderr.splitlines()[0].removeprefix("starting: "))
     assert words[:2] == ["docker", "compose"]
     assert Path(words[words.index("--file") + 1]) == ROOT / "docker-compose.yml"

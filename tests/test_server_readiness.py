@@ -81,7 +81,7 @@ async def test_e15_a_wait_ends_at_its_deadline_with_the_last_probes_error() -> N
     began = time.monotonic()
     with engine(health=503) as server:
         said = await failing(prober(server.url), Told(), within_s=0.5)
-    assert 0.5 <= time.monotonic() - began < 0.8
+    assert 0.5 <= time.monotonic() - began < 1.5
     assert said.startswith("vllm: not ready within 500ms: GET /health: HTTP 503")
 
 

@@ -143,7 +143,7 @@ def test_variables_are_filled_in_as_compose_does(text: str, filled: str) -> None
 
 
 def test_the_plan_of_engines_says_what_would_be_started_and_sent() -> None:
-    arguments = ["plan", str(ROOT / "scenarios" / "engines.yaml")]
+    arguments = ["plan", str(ROOT / "scenarios" / "engines.yaml"), "--server", "vllm"]
     result = CliRunner().invoke(main, arguments, env={"PATH": "/nowhere", "PORT": "9"})
     assert result.exit_code == 0, result.stderr
     told = " ".join(result.stdout.split())
@@ -170,8 +170,10 @@ def test_a_plan_names_secrets_and_shows_none() -> None:
 @pytest.mark.parametrize("profile", ["vllm", "trtllm", "sglang", "llamacpp", "llamacpp-cpu",
                                      "transformers"])  # fmt: skip
 def test_every_profile_of_the_shipped_file_can_be_planned(profile: str) -> None:
-    arguments = ["plan", str(ROOT / "scenarios" / "engines.yaml"), "--set",
-                 f"server.profile={profile}"]  # fmt: skip
+    own = profile in ("vllm", "trtllm", "sglang", "llamacpp")  # has a server of its own there
+    chosen = ["--server", profile if own else "vllm"]
+    others = [] if own else ["--set", f"servers.vllm.server.profile={profile}"]
+    arguments = ["plan", str(ROOT / "scenarios" / "engines.yaml"), *chosen, *others]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0
     assert f"--profile {profile} up --detach" in result.stdout

@@ -109,6 +109,22 @@ def test_metrics_go_by_vllms_names(url: str) -> None:
     assert f"vllm:inter_token_latency_seconds_count{labels} 8.0" in lines
 
 
+def test_waiting_prefill_and_decoding_add_up_to_the_time_of_a_request(url: str) -> None:
+    for _ in range(3):
+        stream(url)
+    found = dict(line.split() for line in call(url, "/metrics").body.decode().splitlines()
+                 if not line.startswith("#"))  # fmt: skip
+    labels = '{engine="0",model_name="sim"}'
+    sums = {name: float(found[f"vllm:{name}_seconds_sum{labels}"])
+            for name in ("time_to_first_token", "request_queue_time", "request_prefill_time",
+                         "request_decode_time", "e2e_request_latency")}  # fmt: skip
+    before = sums["request_queue_time"] + sums["request_prefill_time"]
+    assert 0 <= sums["request_queue_time"] < before
+    assert before == pytest.approx(sums["time_to_first_token"], abs=1e-6)
+    after = sums["request_decode_time"]
+    assert before + after == pytest.approx(sums["e2e_request_latency"], abs=0.01)
+
+
 def test_a_client_that_leaves_frees_its_place(url: str) -> None:
     with open_socket(url) as one:
         one.sendall(request_bytes(chat_body(stream=True, max_tokens=5000)))

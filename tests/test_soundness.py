@@ -24,7 +24,8 @@ from loadgen.analysis.summary import (
 )
 from loadgen.cli.check import command
 from loadgen.record import Record
-from loadgen.report.checklist import verdict_line
+from loadgen.report.checklist import render_checklist, verdict_line
+from loadgen.report.terminal import Look
 from loadgen.report.view import first_line
 from loadgen.simulator.engine import EngineSpec
 
@@ -60,7 +61,7 @@ GREW = Steadiness(verdict="saturated", in_system_growth=180.4)
         ({"error_rate": 0.02, "errors": [error(n=8)]}, "error rate", 0.02, "warn"),
         ({"error_rate": 0.6, "errors": [error(n=240)]}, "error rate", 0.6, "fail"),
         ({"window_s": 0.5}, "window", 0.5, "warn"),
-        ({"ttft": Distribution(n=10), "e2e": Distribution(n=10)}, "requests", 10, "warn"),
+        ({"ttft": Distribution(n=10), "e2e": Distribution(n=10)}, "sample size", 10, "warn"),
         ({"objectives": [UNCLEAR]}, "requests for ttft p95 <= 1s", 100, "warn"),
         ({"input_tokens": lengths(665.6)}, "input length, off by", 0.3, "warn"),
         ({"output_tokens": lengths(64.0)}, "answers stop early by", 0.5, "warn"),
@@ -112,7 +113,7 @@ def test_a_sound_level_passes(harmless: dict[str, Any]) -> None:
 def test_needed_requests_are_said() -> None:
     few = Distribution(n=10)
     found = told(summed(ttft=few, e2e=few, objectives=[UNCLEAR]))
-    assert "from 20 requests and has an interval from 72" in found["requests"].text
+    assert "from 20 requests and has an interval from 72" in found["sample size"].text
     assert "208 requests would prove it met" in found["requests for ttft p95 <= 1s"].text
 
 
@@ -215,9 +216,9 @@ def one_slot(n: int = 100) -> dict[str, Any]:
     ("records", "plan", "lax", "strict", "words"),
     [
         (busy(), one_slot(), 0, 0, "pass: all"),
-        (busy(10), one_slot(10), 0, 1, "requests 10 requests (bound 20 requests)"),
-        (busy(prompt_hash="aa"), one_slot(), 0, 1, "repeated prompts 99 % (bound 1 %)"),
-        (busy(99), one_slot(), 1, 1, "arrivals without a record 1 request (bound 0 requests)"),
+        (busy(10), one_slot(10), 0, 1, "sample size 10 requests (at least 20 requests)"),
+        (busy(prompt_hash="aa"), one_slot(), 0, 1, "repeated prompts 99 % (at most 1 %)"),
+        (busy(99), one_slot(), 1, 1, "arrivals without a record 1 request (at most 0 requests)"),
         ([], level(), 1, 1, "fail: nothing was measured"),
     ],
     ids=["clean", "F01 few", "F04 repeated", "record lost", "nothing measured"],
@@ -236,15 +237,52 @@ def test_check_tells_each_checks_number_and_what_to_do(tmp_path: Path) -> None:
     lines = check(run).stdout.splitlines()
     assert lines[0].startswith("made: warn: 1 of ")
     assert lines[2] == "level 0 (n 10)"
-    assert lines[3] == "  warn  requests 10 requests (bound 20 requests)"
+    assert lines[3] == "  warn  sample size 10 requests (at least 20 requests)"
     assert lines[4].strip().startswith("p95 is printed from 20 requests")
 
 
-def test_check_notes_a_run_cut_short_and_what_the_run_warned_of(tmp_path: Path) -> None:
-    facts = {"status": "interrupted", "warnings": ["10.0.0.2 does not answer"]}
+def test_check_notes_what_the_run_warned_of(tmp_path: Path) -> None:
+    facts = {"warnings": ["10.0.0.2 does not answer"]}
     run = write_run(tmp_path / "run", busy(), [one_slot()], **facts)
     notes = [line.strip() for line in check(run).stdout.splitlines() if "note: " in line]
-    assert notes == ["note: the run is interrupted", "note: 10.0.0.2 does not answer"]
+    assert notes == ["note: 10.0.0.2 does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("interrupted", "the run was interrupted"),
+        ("running", "the run has not finished (still running, or killed)"),
+        ("failed", "the run failed"),
+    ],
+)
+@pytest.mark.parametrize(("ended", "whole"), [("count", "1 level"), ("interrupted", "0 levels")])
+def test_a_run_cut_short_warns_and_fails_under_strict_alone(
+    tmp_path: Path, status: str, said: str, ended: str, whole: str
+) -> None:
+    plan = {**one_slot(), "stop_reason": ended}
+    run = write_run(tmp_path / "run", busy(), [plan], status=status)
+    done = check(run)
+    assert (done.exit_code, check(run, "--strict").exit_code) == (0, 1)
+    assert done.stdout.startswith("made: warn: 1 of ")
+    assert f"\n  warn  {said}: {whole} measured to the end\n" in done.stdout
+
+
+def test_what_several_checks_advise_alike_is_said_once() -> None:
+    drift = Steadiness(verdict="drift", drifting=["TTFT", "TPOT"], ttft_change=0.2, tpot_change=0.1)
+    made = with_checks(run_of(summed(steadiness=drift)))
+    text = render_checklist(made, look=Look(width=300, colour=False))
+    assert "  warn  TTFT rose by 20 % (at most 5 %)\n  warn  TPOT rose by 10 %" in text
+    assert text.count("measure again") == 1
+
+
+def test_check_tells_n_and_how_many_were_due(tmp_path: Path) -> None:
+    cold = [record(0, at=[20_000, 20_100], prompt_hash="x")]
+    later = [record(i, sent=20_000 + 100.0 * i, at=[50, 100], prompt_hash=f"{i}")
+             for i in range(1, 100)]  # fmt: skip
+    plan = level(window=(0, 30_000), concurrency=1, arrivals=100)
+    shown = check(write_run(tmp_path / "run", cold + later, [plan])).stdout
+    assert "\nlevel 0 (n 95 in the window, of 100 requests due in measure)\n" in shown
 
 
 def test_check_of_no_run_is_a_users_mistake(tmp_path: Path) -> None:

@@ -125,6 +125,37 @@ def test_a_cold_start_spoils_a_run_without_warm_up_unless_it_is_cut() -> None:
     assert left_out(off) == "no warm-up; nothing cut (truncate: off)"
 
 
+@pytest.mark.parametrize("row", ["E17"])
+def test_what_a_cold_first_wave_took_is_told_beside_figures_that_leave_it_out(row: str) -> None:
+    run = closed_run(COLD, slots=16, requests=100, warmup=16)
+    found = only(run)
+    assert found.ttft.max < 200
+    assert found.warmup_ttft_max == pytest.approx(5_080, abs=80)
+    assert found.warmup_s == pytest.approx(5.6, abs=0.4)  # until the first of the wave ended
+    course = view_of(run, summarise(run)).course
+    index = [column.label for column in course.columns].index("warm-up")
+    assert course.rows[0][index].text == f"{found.warmup_s:.2f} / {found.warmup_ttft_max:,.0f}"
+
+
+@pytest.mark.parametrize("row", ["E17"])
+def test_an_open_level_that_outruns_its_warm_up_is_cut_until_it_is_warm(row: str) -> None:
+    noisy = replace(COLD, noise=0.05)
+    found = only(open_run(noisy, due_s=poisson(20, 400, seed=3), warmup=2, rate=20.0))
+    assert found.warmup_s < 0.5
+    assert found.warmup_ttft_max > 5000
+    assert found.steadiness.cut_s > 5
+    assert found.ttft.max < 200
+
+
+def test_warm_ups_of_all_rounds_count_and_a_level_without_one_took_none() -> None:
+    facts = {"start_ns": 0, "concurrency": 1}
+    rounds = [level(window=(500, 900), **facts), level(window=(300, 900), round=1, **facts)]
+    warm = [record(n, at=[ttft], phase="warmup", round=n) for n, ttft in enumerate((400.0, 90.0))]
+    found = only(make_run([*warm, record(2, sent=600, at=[50])], rounds))
+    assert (found.warmup_s, found.warmup_ttft_max) == (pytest.approx(0.8), 400.0)
+    assert only(make_run([record(at=[50])])).warmup_ttft_max is None
+
+
 @pytest.mark.parametrize("row", ["F12"])
 def test_a_rate_that_falls_by_thirds_is_flagged(row: str) -> None:
     records, now = [], 0.0

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httptools
+
 from loadgen.client.answer import Answer, AnswerFacts, Delta, Endpoint, read_json_answer
 from loadgen.client.outcome import EndedBy, Verdict, of_stream
 
@@ -246,6 +248,26 @@ def load(name: str) -> Capture:
         asked = {}
     raw = (WIRE / f"{name}.txt").read_bytes()
     return Capture(name, raw, meta["request"], asked, [(a, b) for a, b in meta["arrivals"]])
+
+
+class Body:
+    """Collects what an HTTP parser finds in the body of each read."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.on_body = self.parts.append
+
+
+def body_reads(capture: Capture) -> list[Read]:
+    """Take the HTTP framing off, read by recorded read; a read of framing alone stays, empty."""
+    body, reads, offset = Body(), [], 0
+    parser = httptools.HttpResponseParser(body)
+    for at_ms, size in capture.arrivals:
+        parser.feed_data(capture.raw[offset : offset + size])
+        reads.append(Read(at_ms, b"".join(body.parts)))
+        body.parts.clear()
+        offset += size
+    return reads
 
 
 def names() -> list[str]:

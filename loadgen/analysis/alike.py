@@ -26,6 +26,8 @@ _SCENARIO = ("prompts", "mix", "each_level", "rounds", "seed", "nonce", "limits"
              "conditions", "quality", "workers")  # fmt: skip
 _TARGET = ("model", "engine", "engine_version", "endpoint", "transport", "connections", "proxy")
 _CLIENT = ("platform", "cpus", "loop", "stamps", "python")
+_FOLLOWS = ("kv_cache_tokens",)  # what memory was left: it varies a little between two starts
+_HINT = "the model's name"
 _LOAD = ("max_in_flight", "at_cap", "arrivals", "burstiness", "max_starts_per_s")
 
 
@@ -36,10 +38,12 @@ def mismatches(runs: Sequence[RunData], *, varies: Sequence[str] = ()) -> list[M
     """
     told = [dict(_conditions(run)) for run in runs]
     names = list(dict.fromkeys(name for one in told for name in one))
+    asked = {name for run in runs for name, _ in _found(run)}
     found = []
     for name in names:
         values = [one.get(name, ABSENT) for one in told]
-        if len(set(values)) > 1:
+        # what one server tells and another does not is unknown there, which is no difference
+        if len({one for one in values if one != ABSENT or name not in asked}) > 1:
             meant = any(name == word or name.startswith(f"{word}.") for word in varies)
             found.append(Mismatch(what=name, values=values, expected=meant))
     return found
@@ -60,9 +64,11 @@ def _conditions(run: RunData) -> Iterator[tuple[str, str]]:
     scenario = _mapping(manifest, "scenario")
     for key in _TARGET:
         yield from _flat(_mapping(manifest, "target").get(key), f"target.{key}")
-    yield from _flat(manifest.get("conditions"), "conditions")
+    found = list(_found(run))
+    yield from found
     for key in _SCENARIO:
         yield from _flat(scenario.get(key), key)
+    yield from found  # the server's own word stands, not what was declared
     prompts = _mapping(manifest, "prompts")
     yield from _flat(prompts.get("hash"), "prompts.contents")
     yield from _flat(_mapping(prompts, "golden").get("hash"), "quality.contents")
@@ -70,6 +76,15 @@ def _conditions(run: RunData) -> Iterator[tuple[str, str]]:
     for key in _CLIENT:
         yield from _flat(_mapping(manifest, "client").get(key), f"client.{key}")
     yield from _flat(manifest.get("loadgen"), "loadgen")
+
+
+def _found(run: RunData) -> Iterator[tuple[str, str]]:
+    """Yield the conditions found by asking; no hints, and nothing that only follows from others."""
+    conditions = _mapping(run.manifest, "conditions")
+    by = _mapping(conditions, "found_by")
+    for key, value in conditions.items():
+        if key not in ("found_by", *_FOLLOWS) and by.get(key) != _HINT:
+            yield from _flat(value, f"conditions.{key}")
 
 
 def _levels(run: RunData, scenario: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

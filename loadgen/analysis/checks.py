@@ -11,7 +11,7 @@ late) lies in the warm-up unless the scenario takes that away; then it counts, b
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loadgen.analysis.bounds import FAIL, PASS, WARN, Bounds, Found, held, worst
 from loadgen.analysis.soundness import measurement_checks
@@ -75,24 +75,24 @@ def stamps_are_kernel(level: LevelSummary) -> bool:
 
 
 def _user_lag(level: LevelSummary) -> Iterator[Check]:
-    value = _tail(level.user_lag)
-    if value is None or not stamps_are_kernel(level):
+    tail = _tail(level.user_lag)
+    if tail is None or not stamps_are_kernel(level):
         return
     bounds = _relative(USER_LAG_MS, USER_LAG_SHARE, level.e2e)
     text = f"slots learn late that they are free, so less load is sent than asked; {_SPLIT}"
-    yield held(Found(name="user lag p99", value=value, text=text), bounds)
+    yield held(Found(name=f"user lag {tail.name}", value=tail.value, text=text), bounds)
 
 
 def _send_lag(level: LevelSummary) -> Iterator[Check]:
-    value = _tail(level.send_lag)
-    if value is None:
+    tail = _tail(level.send_lag)
+    if tail is None:
         return
     if level.rate is None and level.concurrency is not None:
         bounds = _relative(SEND_LAG_MS, USER_LAG_SHARE, level.e2e)
     else:
         bounds = _relative(SEND_LAG_MS, SEND_LAG_SHARE, level.ttft)
     text = f"requests left later than they were due, by the client's own delay; {_SPLIT}"
-    yield held(Found(name="send lag p99", value=value, text=text), bounds)
+    yield held(Found(name=f"send lag {tail.name}", value=tail.value, text=text), bounds)
 
 
 def _cpu(level: LevelSummary) -> Iterator[Check]:
@@ -154,7 +154,23 @@ def _relative(
     return Bounds(warn=warn, fail=fail)
 
 
-def _tail(distribution: Distribution) -> float | None:
-    """Return the highest percentile that n allows (p99 from 100, p95 from 20, else p90)."""
-    tails = (distribution.p99, distribution.p95, distribution.p90)
-    return next((found.value for found in tails if found.value is not None), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """A percentile, by its name."""
+
+    name: str
+    value: float
+
+
+_TAIL_NEEDS = {"p99": 101, "p95": 21, "p90": 11, "p50": 3}
+"""The samples from which the largest of them lies beyond a percentile, interpolation included: one
+late send is an event, not the client's pace. P95 and P99 are printed from one sample fewer."""
+
+
+def _tail(distribution: Distribution) -> _Tail | None:
+    """Return the highest percentile that no single sample decides; None under 3 samples."""
+    for name, least in _TAIL_NEEDS.items():
+        value = getattr(distribution, name).value
+        if value is not None and distribution.n >= least:
+            return _Tail(name=name, value=value)
+    return None

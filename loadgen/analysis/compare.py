@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis import differ
+from loadgen.analysis.about import About, about
 from loadgen.analysis.alike import Mismatch, mismatches, names_of, same_plan
 from loadgen.analysis.differ import Sample
 from loadgen.analysis.metrics import summarise
@@ -100,22 +101,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelComparison:
-    """One load, as all runs had it; notes: why figures must be read with care."""
+    """One load, as all runs had it; notes: what is missing of a side, or must not be used."""
 
     label: str
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """One run of a comparison."""
-
-    name: str
-    status: str
-    started_at: str
-    target: dict[str, Any]
-    failed_checks: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +121,13 @@ class Comparison:
     def unlike(self) -> bool:
         """Whether a condition differs that was not meant to."""
         return any(not one.expected for one in self.mismatches)
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why a strict comparison is not made; empty where nothing speaks against it."""
+        names = [one.what for one in self.mismatches if not one.expected]
+        unlike = [f"--varies does not name {', '.join(names)}"] if names else []
+        return unlike + [f"a check of {run.name} failed" for run in self.runs if run.failed]
 
     def count(self, verdict: str) -> int:
         """Count the changes with a verdict."""
@@ -206,26 +203,9 @@ def compare(
     ]
     return Comparison(
         tolerance=tolerance,
-        runs=[_about(side) for side in sides],
+        runs=[about(side.name, side.summary) for side in sides],
         mismatches=mismatches([side.run for side in sides], varies=varies),
         levels=[_compared(name, sides, tolerance) for name in names],
-    )
-
-
-def _about(side: Side) -> About:
-    summary = side.summary
-    failed = [
-        f"{level.label}: {check.name}"
-        for level in summary.levels
-        for check in level.checks
-        if check.verdict == "fail"
-    ]
-    return About(
-        name=side.name,
-        status=summary.status,
-        started_at=summary.started_at,
-        target=summary.target,
-        failed_checks=failed,
     )
 
 
@@ -257,8 +237,6 @@ def _notes(sides: Sequence[Side], levels: Sequence[_At | None]) -> Iterator[str]
             yield f"{side.name} has no such level"
         elif level.summary.invalid:
             yield f"{side.name}: {level.summary.invalid}"
-        elif level.summary.steadiness.verdict in ("saturated", "drift"):
-            yield f"{side.name} was not steady here: {level.summary.steadiness.verdict}"
 
 
 def _value(level: _At, metric: Metric) -> float | None:

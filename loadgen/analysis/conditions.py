@@ -1,31 +1,56 @@
-"""The card of conditions: six questions without which a token rate means nothing, answered.
+"""The card of conditions: questions without which a token rate means nothing, answered.
 
 An answer is discovered (the server or the machine told: manifest ``conditions`` and ``target``),
-declared (the scenario's ``conditions``), measured, or "unknown".
+declared (the scenario's ``conditions``), hinted (by the model's name), measured, or "unknown".
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from loadgen.analysis.summary import Answer, LevelSummary
+from loadgen.units import NS_PER_S
 
 UNKNOWN = "unknown"
-DISCOVERED, DECLARED, MEASURED = "discovered", "declared", "measured"
+SLOW_FIRST_TOKEN_S = 1.0
+DISCOVERED, DECLARED, MEASURED, HINTED = "discovered", "declared", "measured", "hinted"
 
 WEIGHTS = ("quantisation", "quantization", "weights", "dtype", "kv_cache_dtype", "kv_cache")
-HARDWARE = ("hardware", "gpu", "gpus", "machine", "device", "driver")
+HARDWARE = ("hardware", "gpu", "gpus", "gpu_memory_bytes", "machine", "device", "driver")
+SETTINGS = ("max_model_len", "tensor_parallel", "pipeline_parallel", "data_parallel",
+            "prefix_caching", "speculative_decoding", "max_sequences", "kv_cache_tokens",
+            "cuda_graphs", "image", "image_digest")  # fmt: skip
+
+_WORDED = {
+    "kv_cache_dtype": "KV {}",
+    "driver": "driver {}",
+    "max_model_len": "context {} tokens",
+    "tensor_parallel": "TP {}",
+    "pipeline_parallel": "PP {}",
+    "data_parallel": "DP {}",
+    "prefix_caching": "prefix caching {}",
+    "speculative_decoding": "speculative decoding {}",
+    "max_sequences": "at most {} sequences",
+    "kv_cache_tokens": "KV cache of {} tokens",
+    "cuda_graphs": "CUDA graphs {}",
+    "image": "image {}",
+    "image_digest": "digest {}",
+}
+"""How a value is said that means nothing without its name."""
+
+_HINT = "(by the model's name)"
 
 
 def answers(levels: Sequence[LevelSummary], manifest: Mapping[str, Any]) -> list[Answer]:
-    """Answer the six questions from what the run recorded and what it measured."""
+    """Answer the questions from what the run recorded and what it measured."""
     scenario = _mapping(manifest, "scenario")
     return [
         _measured("prefill, decode or whole?", _parts(levels)),
         _measured("one request or many at once?", _load(levels, scenario)),
         _told("quantisation, weights and KV?", WEIGHTS, manifest),
         _told("which hardware?", HARDWARE, manifest),
+        _server(manifest),
         _measured("context lengths, asked and actual?", _lengths(levels, scenario)),
-        _measured("warm-ups, rounds, how long?", _course(levels, scenario)),
+        _measured("warm-ups, rounds, how long?", _course(levels, scenario, _first_token(manifest))),
     ]
 
 
@@ -99,11 +124,45 @@ def _told(question: str, keys: Iterable[str], manifest: Mapping[str, Any]) -> An
     found, source = [], UNKNOWN
     for group, word in ((_mapping(scenario, "conditions"), DECLARED),
                         (_mapping(manifest, "conditions"), DISCOVERED)):  # fmt: skip
-        said = [_words(group[key]) for key in keys if group.get(key) not in (None, "", [], {})]
-        if said:
-            found.append(f"{', '.join(said)} ({word})")
+        said = [_said(key, group[key]) for key in keys if group.get(key) not in (None, "", [], {})]
+        hints = [text for text in said if text.endswith(_HINT)]
+        if sure := [text for text in said if text not in hints]:
+            found.append(f"{', '.join(sure)} ({word})")
             source = word
+        if hints:
+            found += hints
+            source = HINTED if source == UNKNOWN else source
     return Answer(question=question, text="; ".join(found) or UNKNOWN, source=source)
+
+
+def _server(manifest: Mapping[str, Any]) -> Answer:
+    """Name the engine with its version and the model, then the settings that are known."""
+    target, found = _mapping(manifest, "target"), _mapping(manifest, "conditions")
+    engine = target.get("engine_label") or target.get("engine")
+    version = target.get("engine_version")
+    names = [" ".join(str(part) for part in (engine, version) if part)] if engine else []
+    served, origin = target.get("model"), found.get("model")
+    if served or origin:
+        apart = f" ({origin})" if served and origin and origin != served else ""
+        names.append(f"model {served or origin}{apart}")
+    settings = _told("which server, set up how?", SETTINGS, manifest)
+    if not engine:
+        return settings
+    known = [] if settings.source == UNKNOWN else [settings.text]
+    source = DISCOVERED if settings.source == UNKNOWN else settings.source
+    return Answer(question=settings.question, text="; ".join([", ".join(names), *known]),
+                  source=source)  # fmt: skip
+
+
+def _said(key: str, value: object) -> str:
+    """Say one condition: with its name where the value alone would not tell what it is."""
+    if key == "quantisation" and value == "none":
+        return "not quantised"
+    if key == "gpu_memory_bytes" and isinstance(value, int | float):
+        return f"{value / 2**30:.0f} GiB each"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value:,}" if number and key in _WORDED else _words(value)
+    return _WORDED.get(key, "{}").format(text)
 
 
 def _words(value: object) -> str:
@@ -127,8 +186,16 @@ def _lengths(levels: Sequence[LevelSummary], scenario: Mapping[str, Any]) -> str
     )
 
 
-def _course(levels: Sequence[LevelSummary], scenario: Mapping[str, Any]) -> str:
-    warmup = _warmup(scenario)
+def _first_token(manifest: Mapping[str, Any]) -> str:
+    """Tell of a slow first token of the run: it was asked for before any load, like this load."""
+    told = _mapping(manifest, "preflight").get("ttft_ns")
+    if not isinstance(told, int | float) or told < SLOW_FIRST_TOKEN_S * NS_PER_S:
+        return ""
+    return f"; the first token of the run, before any load, took {told / NS_PER_S:.3g} s"
+
+
+def _course(levels: Sequence[LevelSummary], scenario: Mapping[str, Any], first_token: str) -> str:
+    warmup = f"{_warmup(scenario)}{_warmup_cost(levels)}{first_token}"
     rounds = max((level.rounds for level in levels), default=1)
     single = " (a single run: how far rounds differ is unknown)" if rounds == 1 else ""
     lengths = _range(level.window_s for level in levels)
@@ -144,11 +211,20 @@ def _warmup(scenario: Mapping[str, Any]) -> str:
     return _words(asked)
 
 
+def _warmup_cost(levels: Sequence[LevelSummary]) -> str:
+    """Say what the warm-ups took: a cold server's first wave, which no other figure contains."""
+    took = [level.warmup_s for level in levels if level.warmup_requests and level.warmup_s]
+    slowest = [level.warmup_ttft_max for level in levels if level.warmup_ttft_max is not None]
+    if not took or not slowest:
+        return ""
+    return f" (took {_range(took)} s, TTFT up to {_number(max(slowest))} ms)"
+
+
 def _drift(levels: Sequence[LevelSummary]) -> str:
     told = [
         f"{level.label}: {', '.join(level.steadiness.drifting) or level.steadiness.verdict}"
         for level in levels
-        if level.steadiness.verdict in ("drift", "saturated")
+        if level.steadiness.verdict in ("drift", "saturated", "not settled")
     ]
     if told:
         return "; ".join(told)

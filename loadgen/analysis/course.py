@@ -8,7 +8,17 @@ import pandas as pd
 from loadgen.analysis import rates
 from loadgen.analysis.samples import samples_of
 from loadgen.analysis.stats import Floats, Trend, least_n, percentile, student_t
-from loadgen.analysis.steady import DRIFT_SHARE, MSER_5, VARIES, drifts, growth_of, time_trend
+from loadgen.analysis.steady import (
+    DRIFT_SHARE,
+    FALL_SHARE,
+    MSER_5,
+    VARIES,
+    drifts,
+    fall_of,
+    growth_of,
+    time_trend,
+    ttft_in_order,
+)
 from loadgen.analysis.summary import RoundFigures, Steadiness
 from loadgen.analysis.table import RunData, select
 from loadgen.analysis.times import gaps_ms
@@ -21,6 +31,7 @@ THIRD = 5
 FALLS_BEYOND = 0.95
 
 STEADY, DRIFT, SATURATED, UNKNOWN = "steady", "drift", "saturated", "unknown"
+UNSETTLED = "not settled"
 TTFT, TPOT, OUTPUT = "TTFT", "TPOT", "output tok/s"
 
 _ROUND_TIMES = {
@@ -35,17 +46,20 @@ _ROUND_TIMES = {
 def steadiness(plan: LevelPlan, windows: Sequence[Window], everything: RunData) -> Steadiness:
     """Say what was cut and whether the level stayed steady; of several rounds, most decide.
 
+    But one round that began unlike its rest is enough: its requests are in the pooled figures.
     everything: the requests of the level, all phases, with metrics and windows. Only an open
     level can saturate: the slots of a closed one bound what is in flight.
     """
     if not windows:
         return Steadiness()
     requests = everything.requests
-    ttft, tpot, growths = [], [], []
+    ttft, tpot, growths, falls = [], [], [], [0.0]
     for window in windows:
         mine = requests[requests["window_start_ns"] == window.start_ns]
         ttft.append(_trend(mine, "ttft_ns", window))
         tpot.append(_trend(mine, "tpot_ns", window))
+        times = ttft_in_order(mine, start_ns=window.start_ns, end_ns=window.end_ns)
+        falls.append(fall_of(times.values))
         if plan.rate is not None:
             growths.append(growth_of(mine, start_ns=window.measure_ns, end_ns=window.end_ns))
     # of all of measure: a cut would hide a step, and a slow start only makes a fall look smaller
@@ -58,7 +72,8 @@ def steadiness(plan: LevelPlan, windows: Sequence[Window], everything: RunData) 
     if plan.rate is None and not varies and _falls(slices):
         drifting.append(OUTPUT)
     known = not varies and any(found is not None for found in ttft)
-    steady = DRIFT if drifting else STEADY if known else UNKNOWN
+    fall = 0.0 if varies or saturated else max(falls)
+    steady = UNSETTLED if fall > FALL_SHARE else DRIFT if drifting else STEADY if known else UNKNOWN
     return Steadiness(
         truncation=_rule(windows),
         cut_s=sum(window.cut_ns for window in windows) / NS_PER_S,
@@ -66,6 +81,7 @@ def steadiness(plan: LevelPlan, windows: Sequence[Window], everything: RunData) 
         settled=all(window.cut.settled for window in windows),
         verdict=SATURATED if saturated else steady,
         drifting=[] if saturated else drifting,
+        ttft_fall=fall,
         ttft_change=_change(ttft),
         tpot_change=_change(tpot),
         in_system_growth=sum(growth.requests for growth in growths) if growths else None,
@@ -83,6 +99,23 @@ def by_round(plan: LevelPlan, everything: RunData) -> list[RoundFigures]:
         _round_figures(number, select(everything, (rounds == number).to_numpy()))
         for number in (int(entry.get("round", 0)) for entry in plan.rounds)
     ]
+
+
+def warmup_s(plan: LevelPlan) -> float | None:
+    """Return how long the rounds took from their start to ``measure``; None where none got there.
+
+    A server's first wave of a shape may compile for a minute: that is how long it took.
+    """
+    told = [(entry.get("start_ns"), entry.get("measure_start_ns")) for entry in plan.rounds]
+    known = [end - start for start, end in told if start is not None and end is not None]
+    return sum(known) / NS_PER_S if known else None
+
+
+def warmup_ttft_max_ms(everything: RunData) -> float | None:
+    """Return the slowest first token of the warm-up; None where no token came in it."""
+    requests = everything.requests
+    slowest = requests.loc[requests["phase"] == Phase.WARMUP, "ttft_ns"].max()
+    return None if pd.isna(slowest) else float(slowest) / NS_PER_MS
 
 
 def _round_figures(number: int, part: RunData) -> RoundFigures:

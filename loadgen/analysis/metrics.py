@@ -12,9 +12,16 @@ from typing import Any
 import pandas as pd
 
 from loadgen.analysis import rates
+from loadgen.analysis.beside import Beside, heard, stretch_of, with_server
 from loadgen.analysis.checks import with_checks
 from loadgen.analysis.conditions import answers
-from loadgen.analysis.course import SATURATED, by_round, steadiness
+from loadgen.analysis.course import (
+    SATURATED,
+    by_round,
+    steadiness,
+    warmup_s,
+    warmup_ttft_max_ms,
+)
 from loadgen.analysis.distribution import distribution
 from loadgen.analysis.failures import (
     client_faults,
@@ -47,6 +54,7 @@ from loadgen.analysis.slo import (
 from loadgen.analysis.slowest import slowest
 from loadgen.analysis.summary import Distribution, LevelSummary, Steadiness, Summary, Uncut
 from loadgen.analysis.table import RunData, select
+from loadgen.analysis.telemetry import telemetry_of
 from loadgen.analysis.times import distributions, times, widened_by_rounds, withheld
 from loadgen.analysis.window import (
     LevelPlan,
@@ -86,7 +94,11 @@ def summarise(run: RunData) -> Summary:
     facts = facts.with_requests(facts.requests.assign(repeated=repeats(facts.requests)))
     plans, objectives = levels_of(facts), objectives_of(run.manifest)
     parts = [_level(facts, plan, objectives) for plan in plans]
-    levels = [_with_quality(_level_summary(part), part, passes) for part in parts]
+    told = heard(facts)
+    levels = [
+        _with_server(_with_quality(_level_summary(part), part, passes), part, told)
+        for part in parts
+    ]
     manifest = run.manifest
     summary = Summary(
         schema=SCHEMA_VERSION,
@@ -103,6 +115,7 @@ def summarise(run: RunData) -> Summary:
         objectives=[objective.text for objective in objectives.common],
         slowest=slowest(facts, {plan.level: plan.label for plan in plans}),
         conditions=answers(levels, manifest),
+        telemetry=telemetry_of(manifest, facts.samples),
         warnings=[*map(str, manifest.get("warnings") or []), *run.warnings, *remarks(levels)],
     )
     return with_checks(summary)
@@ -112,6 +125,11 @@ def _with_quality(summary: LevelSummary, level: _Level, passes: pd.DataFrame) ->
     """Add what the answers were worth: among the load, and in the level's pass of its own."""
     asked = passes[passes["level"] == level.plan.level]
     return replace(summary, quality=quality_of(level.measured.requests, asked))
+
+
+def _with_server(summary: LevelSummary, level: _Level, told: Beside) -> LevelSummary:
+    stretch = stretch_of(level.plan, level.windows)
+    return with_server(summary, told, everything=level.everything, stretch=stretch)
 
 
 def _level(facts: RunData, plan: LevelPlan, objectives: Objectives) -> _Level:
@@ -174,6 +192,8 @@ def _level_summary(level: _Level) -> LevelSummary:
         window_s=rates.window_s(level.windows),
         stop_reason=", ".join(reasons) or None,
         warmup_requests=int((level.everything.requests["phase"] == Phase.WARMUP).sum()),
+        warmup_s=warmup_s(plan),
+        warmup_ttft_max=warmup_ttft_max_ms(level.everything),
         records=len(level.everything.requests),
         arrivals_told=_arrivals_told(level),
         steadiness=level.steadiness,
@@ -278,8 +298,6 @@ def _prompts(level: _Level) -> dict[str, Any]:
     requests = level.due.requests[of_load(level.due.requests)]
     manifest = level.due.manifest
     hashed = requests[requests["prompt_hash"].notna()]
-    servers = [dict(entry.get("server") or {}) for entry in level.plan.rounds]
-    told = [one["cached_input_share"] for one in servers if "cached_input_share" in one]
     return {
         "prompt_overhead": template_tokens(manifest),
         **_exactness(requests, unasked=unasked_tokens(manifest)),
@@ -289,7 +307,6 @@ def _prompts(level: _Level) -> dict[str, Any]:
         "unasked_tokens": unasked_tokens(manifest),
         "asked_cached_share": asked_cached_share(manifest, requests),
         "repeated_prompts": float(hashed["repeated"].mean()) if len(hashed) else None,
-        "cached_input_share_server": max(map(float, told)) if told else None,
     }
 
 

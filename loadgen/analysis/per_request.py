@@ -173,14 +173,18 @@ def buffered(run: RunData) -> "pd.Series[Any]":
 
 
 def gaps(run: RunData) -> pd.DataFrame:
-    """Gaps between consecutive chunks of one choice stream: ``row`` of the request, ``gap_ns``."""
+    """Gaps between consecutive chunks of one choice stream: ``row`` of the request, ``gap_ns``.
+
+    ``at_ns`` is when a gap ended.
+    """
     row, at = row_of_each_chunk(run), run.chunks["at_ns"].to_numpy()
     choice = run.chunks["choice"].to_numpy()
     if choice.any():
         order = np.lexsort((np.arange(len(row)), choice, row))
         row, at, choice = row[order], at[order], choice[order]
     same = (row[1:] == row[:-1]) & (choice[1:] == choice[:-1])
-    return pd.DataFrame({"row": row[1:][same], "gap_ns": (at[1:] - at[:-1])[same]})
+    gap_ns = (at[1:] - at[:-1])[same]
+    return pd.DataFrame({"row": row[1:][same], "gap_ns": gap_ns, "at_ns": at[1:][same]})
 
 
 def legal_gaps(run: RunData) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from loadgen.analysis.bottleneck import queue_bound, throttled
 from loadgen.analysis.summary import LevelSummary
 
 COALESCED_WORTH_SAYING = 0.1
@@ -41,9 +42,41 @@ def _conversations_cut(level: LevelSummary) -> Iterator[str]:
         yield f"{level.conversations_cut} conversations ended early, by a turn that failed"
 
 
+def _queue_bound(level: LevelSummary) -> Iterator[str]:
+    text = queue_bound(level.server)
+    if text:
+        yield text
+
+
+def _preempted(level: LevelSummary) -> Iterator[str]:
+    preempted = round(level.server.preemptions or 0) if level.server else 0
+    if preempted:
+        yield (
+            f"the server took {preempted:,} requests out of its batch again (preempted), for want"
+            " of KV cache, and computed them anew"
+        )
+
+
+def _restarted(level: LevelSummary) -> Iterator[str]:
+    restarts = level.server.restarts if level.server else 0
+    if restarts:
+        times = "once" if restarts == 1 else f"{restarts} times"
+        yield f"the server restarted {times}: its counters began anew"
+
+
+def _throttled(level: LevelSummary) -> Iterator[str]:
+    text = throttled(level.gpu)
+    if text:
+        yield f"the GPU lowered its clock: {text}"
+
+
 _RULES: tuple[Callable[[LevelSummary], Iterator[str]], ...] = (
     _buffered,
     _coalesced,
     _counted_as_chunks,
     _conversations_cut,
+    _restarted,
+    _queue_bound,
+    _preempted,
+    _throttled,
 )

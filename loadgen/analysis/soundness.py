@@ -6,8 +6,11 @@ blames the client: see ``checks``.
 
 from collections.abc import Callable, Iterator
 
+from loadgen.analysis.bottleneck import throttled
 from loadgen.analysis.bounds import FAIL, MEASUREMENT, PASS, WARN, Bounds, Found, held
+from loadgen.analysis.server_side import Foreign
 from loadgen.analysis.stats import least_for_interval, least_n
+from loadgen.analysis.steady import FALL_SHARE
 from loadgen.analysis.summary import Check, LevelSummary
 from loadgen.record import FAILED_OUTCOMES
 
@@ -156,7 +159,7 @@ def _sample(level: LevelSummary) -> Iterator[Check]:
     verdict = WARN if n < least else PASS
     text = f"p95 is printed from {least} requests and has an interval from {whole}; measure more"
     yield Check(
-        name="requests",
+        name="sample size",
         verdict=verdict,
         value=n,
         bound=least,
@@ -267,10 +270,22 @@ def _steady(level: LevelSummary) -> Iterator[Check]:
 
 def _drift(level: LevelSummary) -> Iterator[Check]:
     found = level.steadiness
+    if found.ttft_fall > FALL_SHARE:
+        yield _check(
+            "TTFT fell by",
+            found.ttft_fall,
+            Bounds(warn=FALL_SHARE),
+            text="within the window, from its beginning to what followed: the level had not settled"
+            " (a cold start, caches that fill, a backlog), so its figures tell of both; warm up for"
+            " longer (each_level.warmup) and measure again",
+        )
     text = (
-        "over the window, first to last; a server that slows down (heat, memory, other work):"
+        "from the first to the last request; a server that slows down (heat, memory, other work):"
         " look at its clocks, rest between levels, measure again"
     )
+    heat = throttled(level.gpu)
+    if heat:
+        text = f"{text}; the GPU lowered its clock: {heat}"
     for word, change, sign in (
         ("TTFT", found.ttft_change, 1),
         ("TPOT", found.tpot_change, 1),
@@ -282,6 +297,24 @@ def _drift(level: LevelSummary) -> Iterator[Check]:
             yield _check(name, sign * change, Bounds(warn=DRIFT_SHARE), text=text)
     if not found.drifting and found.verdict == "steady":
         yield _check("drift", 0.0, Bounds(warn=DRIFT_SHARE), text=text)
+
+
+def _other_traffic(level: LevelSummary) -> Iterator[Check]:
+    """What the server counted and this level did not send; where it counts requests, by these."""
+    if level.server is None or level.server.generation_tokens is None:
+        return
+    others = level.others or Foreign()
+    unit, value = REQUESTS, others.requests
+    if others.output_tokens:
+        unit, value = "output tokens", others.output_tokens
+    yield _check(
+        "other traffic at the server",
+        value,
+        Bounds(warn=0),
+        unit=unit,
+        text=f"the server also served others: {value:,.0f} {unit} not ours, which shared its"
+        " batches and its cache; measure a server that nobody else uses",
+    )
 
 
 def _rounds(level: LevelSummary) -> Iterator[Check]:
@@ -328,6 +361,7 @@ _RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
     _prefix_cache,
     _input_length,
     _output_length,
+    _other_traffic,
     _rounds,
     _roofline,
 )

@@ -6,6 +6,14 @@ Times are milliseconds, rates per second; None means "not known" or "did not hap
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadgen.analysis.server_side import (
+    Foreign,
+    GpuFigures,
+    Reconciled,
+    ServerFigures,
+    Telemetry,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
@@ -98,9 +106,11 @@ class Steadiness:
     truncation: mser-5; off (the scenario forbids it); too few (under 50 requests: nothing cut);
         load varies (segments: there is no steady state to find).
     settled: False where MSER-5 found no place from which TTFT and in flight are steady (d* at
-        m/2); then it cut nothing for that series.
+        m/2); then it cut nothing for that series, or only what stands out clearly.
     verdict: steady; drift (something rose or fell steadily); saturated (the queue grew as long as
-        the level lasted); unknown (too few requests to tell).
+        the level lasted); not settled (W itself begins unlike its rest); unknown (too few requests
+        to tell).
+    ttft_fall: by what share of its beginning TTFT fell inside W, where one step explains it.
     drifting: what drifts, in the words of the report.
     ttft_change, tpot_change: growth of a fitted line as a share of its start, over all of measure
         where that drifts, else over W.
@@ -114,6 +124,7 @@ class Steadiness:
     settled: bool = True
     verdict: str = "unknown"
     drifting: list[str] = field(default_factory=list)
+    ttft_fall: float = 0.0
     ttft_change: float | None = None
     tpot_change: float | None = None
     in_system_growth: float | None = None
@@ -181,7 +192,7 @@ class Answer:
     """One question of the card of conditions, answered.
 
     source: discovered (the server or the machine told), declared (the scenario's ``conditions``),
-        measured, or unknown.
+        hinted (by the model's name), measured, or unknown.
     """
 
     question: str
@@ -202,11 +213,13 @@ class LevelSummary:
     rounds: int = 1
     window_s: float | None = None  # total length of the windows W
     stop_reason: str | None = None  # time, count, interrupted, abort, ...
-    arrivals: int = 0  # due in W
-    outcomes: dict[str, int] = field(default_factory=dict)  # of arrivals due in W
+    arrivals: int = 0  # due in measure; the n of a percentile are those due in W
+    outcomes: dict[str, int] = field(default_factory=dict)  # of these arrivals
     flags: dict[str, int] = field(default_factory=dict)
     # what W leaves out, and how it went
     warmup_requests: int = 0
+    warmup_s: float | None = None  # from the level's start to ``measure``, over all rounds
+    warmup_ttft_max: float | None = None  # ms; in no other figure: a cold server compiles here
     records: int = 0  # of all phases
     arrivals_told: int | None = None  # as the run itself counted them, all phases
     steadiness: Steadiness = field(default_factory=Steadiness)
@@ -262,6 +275,11 @@ class LevelSummary:
     roofline_share: float | None = None  # output tok/s over the most that memory allows
     token_sources: dict[str, int] = field(default_factory=dict)
     finish_reasons: dict[str, int] = field(default_factory=dict)
+    # the server's own view
+    server: ServerFigures | None = None
+    gpu: GpuFigures | None = None
+    reconciled: list[Reconciled] = field(default_factory=list)
+    others: Foreign | None = None  # what the server served that this level did not send
     # failures, quality and objectives
     quality: Quality = field(default_factory=Quality)
     error_rate: float | None = None
@@ -307,5 +325,6 @@ class Summary:
     by_class: list[LevelSummary] = field(default_factory=list)
     objectives: list[str] = field(default_factory=list)
     slowest: list[SlowRequest] = field(default_factory=list)
-    conditions: list[Answer] = field(default_factory=list)  # the six questions
+    conditions: list[Answer] = field(default_factory=list)  # the questions of the card
+    telemetry: Telemetry | None = None  # None: of before there was any
     warnings: list[str] = field(default_factory=list)

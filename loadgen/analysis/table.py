@@ -1,4 +1,4 @@
-"""A run directory → tables: the manifest, one row per arrival, one row per chunk, one per read.
+"""A run directory → tables: the manifest, one row per arrival, per chunk, per read, per reading.
 
 Rows lie in order of request id, and the chunks and reads of a request lie together in the same
 order, so that ``requests.chunks`` and ``requests.reads`` (their numbers) say whose they are.
@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
+from loadgen.analysis.readings import joined, no_readings, readings_of
 from loadgen.errors import UsageError
 from loadgen.record import CONTENT, REASONING, REFUSAL, SCHEMA_VERSION, TOOL, Record
 
@@ -57,12 +58,15 @@ class RunData:
     chunks: request (id), index, at_ns (from the run's epoch), kind, choice, tokens (NaN =
         unknown), coalesced.
     reads: request (id), lag_ns (user-space stamp less kernel stamp).
+    samples: what the server's page and the GPU told, in order of time (``readings``): at_ns,
+        source, name, labels, value; empty where the run has none.
     """
 
     manifest: dict[str, Any]
     requests: pd.DataFrame
     chunks: pd.DataFrame
     reads: pd.DataFrame
+    samples: pd.DataFrame = field(default_factory=no_readings)
     warnings: list[str] = field(default_factory=list)
 
     def with_requests(self, requests: pd.DataFrame) -> "RunData":
@@ -79,12 +83,27 @@ def read_run(directory: Path) -> RunData:
     path = directory / "requests.jsonl"
     if not path.exists():
         empty = tables_of(manifest, [])
-        return _warned(empty, [f"{path.name} is missing: no request was recorded"])
+        run = _warned(empty, [f"{path.name} is missing: no request was recorded"])
+        return _with_samples(run, directory)
     try:
         with path.open("rb") as lines:
-            return tables_of(manifest, lines)
+            return _with_samples(tables_of(manifest, lines), directory)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _with_samples(run: RunData, directory: Path) -> RunData:
+    """Add what the server and the GPU told; a run without it, or of before, has no such file."""
+    path = directory / "samples.jsonl"
+    if not path.exists():
+        return run
+    try:
+        with path.open("rb") as lines:
+            samples, bad, last = readings_of(lines)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    told = replace(run, samples=samples)
+    return _warned(told, _about_bad_lines(bad, last, name=path.name))
 
 
 def tables_of(manifest: dict[str, Any], lines: Iterable[bytes]) -> RunData:
@@ -96,18 +115,18 @@ def tables_of(manifest: dict[str, Any], lines: Iterable[bytes]) -> RunData:
         if line.strip() and not gatherer.take(line):
             bad.append(number)
     run = _in_order_of_id(gatherer.tables(manifest))
-    return _warned(run, _about_bad_lines(bad, number) + _about_ids(run.requests))
+    about_lines = _about_bad_lines(bad, number, name="requests.jsonl")
+    return _warned(run, about_lines + _about_ids(run.requests))
 
 
 def select(run: RunData, rows: "np.ndarray[Any, np.dtype[np.bool_]]") -> RunData:
     """Keep the requests where ``rows`` is true, with their chunks and reads."""
     requests = run.requests
-    return RunData(
-        manifest=run.manifest,
+    return replace(
+        run,
         requests=requests[rows].reset_index(drop=True),
         chunks=run.chunks[np.repeat(rows, requests["chunks"])].reset_index(drop=True),
         reads=run.reads[np.repeat(rows, requests["reads"])].reset_index(drop=True),
-        warnings=run.warnings,
     )
 
 
@@ -121,6 +140,7 @@ def merge(parts: Sequence[RunData]) -> RunData:
         requests=pd.concat([part.requests for part in parts], ignore_index=True),
         chunks=pd.concat([part.chunks for part in parts], ignore_index=True),
         reads=pd.concat([part.reads for part in parts], ignore_index=True),
+        samples=joined(part.samples for part in parts),
         warnings=[warning for part in parts for warning in part.warnings],
     )
     return _in_order_of_id(whole)
@@ -293,12 +313,11 @@ def _in_order_of_id(run: RunData) -> RunData:
     order = np.argsort(requests["id"].to_numpy(), kind="stable")
     if np.array_equal(order, np.arange(len(order))):
         return run
-    return RunData(
-        manifest=run.manifest,
+    return replace(
+        run,
         requests=requests.iloc[order].reset_index(drop=True),
         chunks=_regrouped(run.chunks, requests["chunks"].to_numpy(), order),
         reads=_regrouped(run.reads, requests["reads"].to_numpy(), order),
-        warnings=run.warnings,
     )
 
 
@@ -364,13 +383,13 @@ def _shape_problem(manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def _about_bad_lines(bad: list[int], last: int) -> list[str]:
+def _about_bad_lines(bad: list[int], last: int, *, name: str) -> list[str]:
     if not bad:
         return []
     if bad == [last]:
-        return ["the last line of requests.jsonl was cut off and left out"]
+        return [f"the last line of {name} was cut off and left out"]
     shown = ", ".join(str(number) for number in bad[:5]) + (", …" if len(bad) > 5 else "")
-    return [f"unusable lines of requests.jsonl were left out: {len(bad)} (line {shown})"]
+    return [f"unusable lines of {name} were left out: {len(bad)} (line {shown})"]
 
 
 def _about_ids(requests: pd.DataFrame) -> list[str]:
@@ -379,10 +398,4 @@ def _about_ids(requests: pd.DataFrame) -> list[str]:
 
 
 def _warned(run: RunData, warnings: list[str]) -> RunData:
-    return RunData(
-        manifest=run.manifest,
-        requests=run.requests,
-        chunks=run.chunks,
-        reads=run.reads,
-        warnings=[*run.warnings, *warnings],
-    )
+    return replace(run, warnings=[*run.warnings, *warnings])

@@ -17,7 +17,8 @@ def command(run: Path, strict: bool) -> None:
     Each check is told with its number, the bound it was held against and what to do: the client's
     own delays, dropped and unfinished arrivals, requests in flight against those asked for,
     lengths, repeated prompts and prefix-cache hits, errors, drift and saturation, the number of
-    samples, records that are missing. Exit code 1 where one failed.
+    samples, records that are missing. A run that was cut short warns. Exit code 1 where a check
+    failed.
     """
     from loadgen.report.checklist import render_checklist, verdict_of
     from loadgen.report.terminal import look_of

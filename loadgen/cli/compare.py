@@ -80,10 +80,10 @@ def command(
 
     first, *others = read_sides([baseline, *candidates])
     found = compare(first, others, tolerance=tolerance, varies=varies)
-    refused = strict and (found.unlike or any(run.failed_checks for run in found.runs))
+    refused = found.refusals if strict else []
     _write(replace(found, levels=[]) if refused else found, format_, out)
     if refused:
-        click.echo("loadgen: refused: the runs are not alike, or a check failed", err=True)
+        click.echo(f"loadgen: refused under --strict: {'; '.join(refused)}", err=True)
         click.get_current_context().exit(REFUSED)
     regressed = fail_on is not None and found.count(WORSE)
     click.get_current_context().exit(REGRESSED if regressed else 0)

@@ -134,7 +134,8 @@ def _silence_stdout() -> None:
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="A key is read from LOADGEN_API_KEY or OPENAI_API_KEY, never from a flag. "
-    "Exit codes: 0 done, 1 an objective missed or a level invalid, 2 usage, "
+    "Exit codes: 0 done, 1 an objective missed, a level invalid or a server of several failed, "
+    "2 usage, "
     "3 server or machine not as needed, 130 interrupted.",
 )
 @click.version_option(package_name="loadgen", prog_name="loadgen")

@@ -10,6 +10,7 @@ import click
 from loadgen.cli.logs import found_in, log_arguments_beside_a_level, refuse_log_flags
 from loadgen.cli.options import scenario_arguments, scenario_from
 from loadgen.cli.replaying import replay_scenario
+from loadgen.cli.server import one_server, server_option
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,11 +27,17 @@ _COLUMNS = ("level", "warm-up", "measure", "requests", "tokens in", "tokens out"
 @log_arguments_beside_a_level
 @click.option("--hash", "only_hash", is_flag=True, help="Print one hash of the plan, no more.")
 @click.option("--out", type=click.Path(path_type=Path), hidden=True, expose_value=False)
-def command(log: Path | None, only_hash: bool, **options: Any) -> None:  # noqa: ANN401 - by name
+@server_option
+def command(
+    log: Path | None,
+    only_hash: bool,
+    chosen: str | None,
+    **options: Any,  # noqa: ANN401 - by name
+) -> None:
     """Show the scenario and what a run would send; needs no network.
 
     The hash covers lengths, words, arrivals and order: equal hashes send equal plans. It leaves
-    out the words drawn for each run (``nonce``).
+    out the words drawn for each run (``nonce``), and which of several servers they are sent to.
 
     With --log, what the log holds; with --url as well, also the scenario that replays it.
     """
@@ -43,7 +50,7 @@ def command(log: Path | None, only_hash: bool, **options: Any) -> None:  # noqa:
             return
     else:
         refuse_log_flags(options)
-        scenario = scenario_from(options, os.environ)
+        scenario = one_server(scenario_from(options, os.environ), chosen)
     click.echo(plan_hash(scenario) if only_hash else render_plan(scenario))
 
 
@@ -72,7 +79,8 @@ def render_plan(scenario: "Scenario") -> str:
     lines += [_total(scenario, levels), "", "First prompts"]
     for prompt in first_prompts(scenario, source):
         lines += [f"  {_head(scenario, prompt)}", f"    {prompt.text}"]
-    lines += ["", f"Sent to  {_endpoint(scenario)}", f"Seed     {scenario.seed}"]
+    places = [_endpoint(made) for _, made in scenario.variants()] or [_endpoint(scenario)]
+    lines += ["", f"Sent to  {', '.join(dict.fromkeys(places))}", f"Seed     {scenario.seed}"]
     lines += [f"Nonce    {_nonce(scenario)}", f"Hash     {plan_hash(scenario, source)}"]
     lines += [f"Warning  {text}" for text in plan_warnings(scenario, source)]
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
@@ -80,13 +88,27 @@ def render_plan(scenario: "Scenario") -> str:
 
 
 def _server(scenario: "Scenario") -> list[str]:
-    """Say what would be started first, where the scenario starts a server."""
+    """Say what would be started first, where the scenario starts a server, or several in turn."""
+    if scenario.servers:
+        lines = [line for name, made in scenario.variants() for line in _one_of(name, made)]
+        return ["", "Servers, one after another: started, measured alike, compared", *lines]
     if scenario.server is None:
         return []
+    return ["", "Server, started first", *(f"  {line}" for line in _preview(scenario))]
+
+
+def _one_of(name: str, made: "Scenario") -> list[str]:
+    """Show one of several servers: where it answers, what is known of it, how it is started."""
+    conditions = made.public_dict().get("conditions", {})
+    known = "".join(f", {key} {text}" for key, text in conditions.items())
+    starts = _preview(made) if made.server is not None else ["runs already"]
+    return [f"  {name}: {_endpoint(made)}{known}", *(f"    {line}" for line in starts)]
+
+
+def _preview(scenario: "Scenario") -> list[str]:
     from loadgen.server.preview import preview
 
-    told = preview(scenario, scenario.server, os.environ)
-    return ["", "Server, started first", *(f"  {line}" for line in told)]
+    return preview(scenario, scenario.server, os.environ) if scenario.server is not None else []
 
 
 def _head(scenario: "Scenario", prompt: "PlannedPrompt") -> str:
@@ -105,7 +127,10 @@ def _nonce(scenario: "Scenario") -> str:
     kept = any(prompts.source == "dataset" for _, prompts in scenario.classes)
     own = "a dataset is sent as it is: a second run meets the server's prefix cache"
     logs = "a log is sent as it is, and where it has lengths only, in words drawn for each run"
-    return "; ".join(["drawn anew for each run"] * made + [own] * kept + [logs] * scenario.replays)
+    drawn = "drawn anew for each run"
+    if scenario.servers:
+        drawn += ", and the same for all servers"
+    return "; ".join([drawn] * made + [own] * kept + [logs] * scenario.replays)
 
 
 def _yaml(tree: dict[str, Any]) -> str:
@@ -175,6 +200,7 @@ def _total(scenario: "Scenario", levels: list["PlannedLevel"]) -> str:
     drain = format_duration(scenario.each_level.drain_s)
     total = format_duration(round(sum(level.seconds for level in levels) * scenario.rounds))
     after = f"and a drain of up to {drain} after each level"
+    each = f", for each of {len(scenario.servers)} servers" if scenario.servers else ""
     if all(level.timed for level in levels):
-        return f"  {total} in all, {after}."
-    return f"  At least {total} (counted requests take as long as the server does), {after}."
+        return f"  {total} in all{each}, {after}."
+    return f"  At least {total}{each} (counted requests take as long as the server does), {after}."

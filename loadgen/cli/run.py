@@ -9,11 +9,13 @@ import click
 
 from loadgen.cli.logs import found_in, held_against_the_log
 from loadgen.cli.options import scenario_arguments, scenario_from, strict_option
-from loadgen.cli.server import server_for
+from loadgen.cli.server import one_server, server_for, server_option
+from loadgen.cli.sweep import sweep
 from loadgen.errors import Interrupted
 
 if TYPE_CHECKING:
     from loadgen.analysis.summary import Summary
+    from loadgen.report.write import Reports
     from loadgen.scenario.model import Scenario
 
 OBJECTIVE_MISSED = 1
@@ -27,14 +29,23 @@ OBJECTIVE_MISSED = 1
     metavar="DIR",
     help="The run's directory, new or empty. [runs/<when>-<name>]",
 )
+@server_option
 @strict_option
-def command(out: Path | None, strict: bool, **options: Any) -> None:  # noqa: ANN401 - by name
+def command(
+    out: Path | None,
+    chosen: str | None,
+    strict: bool,
+    **options: Any,  # noqa: ANN401 - by name
+) -> None:
     """Measure a server, level by level, and report.
 
     Takes a scenario file, flags alone, or flags over a file. Results go to stdout, progress to
     stderr. The first Ctrl-C stops the arrivals, drains and reports; the second leaves at once.
+
+    Of a scenario with servers: each is started in turn, measured alike and stopped; at the end they
+    are compared with the first.
     """
-    scenario = scenario_from(options, os.environ)
+    scenario = one_server(scenario_from(options, os.environ), chosen)
     click.get_current_context().exit(carry_out(scenario, out, strict=strict))
 
 
@@ -43,8 +54,10 @@ def carry_out(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
     if scenario.replays:
         for line in found_in(scenario):
             click.echo(line, err=True)
+    if scenario.servers:
+        return sweep(scenario, out, strict=strict)
     with server_for(scenario):
-        directory, stopped = _measure(scenario, out)
+        directory, stopped = measured_run(scenario, out)
     summary = _report(directory)
     if scenario.replays:
         for line in held_against_the_log(directory, summary):
@@ -75,13 +88,16 @@ def checks_pass(summary: "Summary") -> bool:
     return all(check.verdict == "pass" for level in summary.levels for check in level.checks)
 
 
-def _measure(scenario: "Scenario", out: Path | None) -> tuple[Path, Interrupted | None]:
+def measured_run(
+    scenario: "Scenario", out: Path | None, *, nonce: str | None = None
+) -> tuple[Path, Interrupted | None]:
+    """Return the directory of a run, and how the user stopped it; None where nobody did."""
     from loadgen.report.progress import Progress
     from loadgen.run.runner import run_scenario
 
     with Progress() as progress:
         try:
-            return run_scenario(scenario, out=out, on_event=progress), None
+            return run_scenario(scenario, out=out, on_event=progress, nonce=nonce), None
         except Interrupted as stop:
             directory: Path | None = getattr(stop, "directory", None)
             if directory is None:  # stopped before anything was written
@@ -89,11 +105,16 @@ def _measure(scenario: "Scenario", out: Path | None) -> tuple[Path, Interrupted 
             return directory, stop
 
 
-def _report(directory: Path) -> "Summary":
+def report_files(directory: Path) -> "Reports":
+    """Write a run's reports into its directory."""
     from loadgen.report.terminal import look_of
     from loadgen.report.write import report_run
 
-    reports = report_run(directory, look=look_of(sys.stdout))
+    return report_run(directory, look=look_of(sys.stdout))
+
+
+def _report(directory: Path) -> "Summary":
+    reports = report_files(directory)
     click.echo(reports.terminal, nl=False)
     for path in reports.paths:
         click.echo(str(path))

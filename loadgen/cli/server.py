@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loadgen.scenario.settings import Setting
     from loadgen.server.probe import Prober
     from loadgen.server.readiness import Patience
+    from loadgen.server.system import Held
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -48,6 +49,7 @@ _ARGUMENTS: list[Callable[[Any], Any]] = [
     click.option("--url", help=f"Where it answers. [{DEFAULT_URL}]"),
     click.option("--model", help="The model it has to serve."),
     click.option("--engine", metavar="NAME", help="vllm, sglang, … [auto]"),
+    click.option("--server", "chosen", metavar="NAME", help="One of the scenario's servers."),
     click.option(
         "--set",
         "overrides",
@@ -173,17 +175,19 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def server_for(scenario: "Scenario") -> Iterator[None]:
+def server_for(scenario: "Scenario") -> Iterator["Held"]:
     """Hold the server of a scenario up for a ``with`` block, where it names one."""
+    from loadgen.server.system import Held
+
     if scenario.server is None:
-        yield
+        yield Held()
         return
     from loadgen.server.start import bring_up, running, server_of
 
     spec, server = scenario.server, server_of(scenario)
 
-    async def start() -> None:
-        await bring_up(
+    async def start() -> float:
+        return await bring_up(
             server,
             _prober(scenario),
             patience=_patience(scenario),
@@ -191,8 +195,28 @@ def server_for(scenario: "Scenario") -> Iterator[None]:
             keep=spec.keep,
         )
 
-    with told_log(), running(server, up=start, keep=spec.keep, say=say):
-        yield
+    with told_log(), running(server, up=start, keep=spec.keep, say=say) as held:
+        yield held
+
+
+def server_option(command: Decorated) -> Decorated:
+    """Add ``--server``."""
+    return click.option(
+        "--server", "chosen", metavar="NAME", help="Of several servers this one alone."
+    )(command)
+
+
+def one_server(scenario: "Scenario", name: str | None) -> "Scenario":
+    """Return the scenario of one of several servers; the scenario itself where none is named."""
+    if name is None:
+        return scenario
+    from loadgen.scenario.servers import no_such
+
+    if not scenario.servers:
+        raise UsageError(f"--server {name}: {scenario.name} has no servers to choose from")
+    if problem := no_such(list(scenario.servers), name):
+        raise UsageError(f"--server: {problem}")
+    return scenario.variant(name)
 
 
 @contextmanager
@@ -213,9 +237,16 @@ def _scenario(options: dict[str, Any]) -> "Scenario":
     if file is None and not any(options.get(name) for name in ("profile", "command", "url")):
         raise UsageError("no server: name a scenario file, a --profile like vllm, or a --url")
     settings, overrides = _settings(options), options["overrides"]
-    if file is not None:
-        return load_scenario(file, settings=settings, overrides=overrides, environ=os.environ)
-    return scenario_from_flags(settings, overrides=overrides, environ=os.environ)
+    if file is None:
+        found = scenario_from_flags(settings, overrides=overrides, environ=os.environ)
+    else:
+        found = load_scenario(file, settings=settings, overrides=overrides, environ=os.environ)
+    names, chosen = list(found.servers), options["chosen"]
+    if chosen is None and len(names) > 1:
+        raise UsageError(
+            f"{found.name}: has several servers; name one with --server: {', '.join(names)}"
+        )
+    return one_server(found, chosen or next(iter(names), None))
 
 
 def _settings(options: dict[str, Any]) -> "list[Setting]":

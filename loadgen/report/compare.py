@@ -6,6 +6,8 @@ from pathlib import Path
 
 import orjson
 
+from loadgen.analysis.about import About, LevelAbout
+from loadgen.analysis.bounds import FAIL, WARN
 from loadgen.analysis.compare import (
     BETTER,
     SAME,
@@ -21,21 +23,29 @@ from loadgen.analysis.serial import to_plain
 from loadgen.analysis.table import RunData, read_run
 from loadgen.errors import UsageError
 from loadgen.record import SCHEMA_VERSION
+from loadgen.report.checklist import check_figure
 from loadgen.report.grid import Column, Table
 from loadgen.report.html import page
 from loadgen.report.markdown import escape, facts_lines, table_lines
+from loadgen.report.soundness import course_cell, left_out
 from loadgen.report.terminal import DEFAULT_WIDTH, console_of, print_table, text_of, toned
 from loadgen.report.text import NONE, Cell, Fact, count, number, percent, plain
 from loadgen.report.view import Verdict
 
+_NAMED, _CHECKS = 3, 6
+"""How many conditions the first line names, and how many checks of a run are repeated."""
+
 FORMATS = ("terminal", "markdown", "json", "html")
 
 _TONES = {BETTER: "good", WORSE: "bad", SAME: "", UNKNOWN: "quiet"}
+_VERDICTS = (
+    "Better or worse is said only where the whole 95 % interval of a change lies outside ± the"
+    " tolerance; of shares, where it leaves out zero. No significant difference is not equality."
+)
 _READING = (
     "Change is candidate / baseline − 1, of the figures that the runs' own reports show; of shares"
     " the difference, in points.",
-    "Better or worse is said only where the whole 95 % interval of a change lies outside ± the"
-    " tolerance; of shares, where it leaves out zero.",
+    _VERDICTS,
     "The interval is the t interval of the rounds' values (Welch) where both sides have 3 or more;"
     " else a block bootstrap of the difference of percentiles, by the same requests where both"
     " sides sent the same plan, or a t interval over batches where neighbours resemble one another"
@@ -45,12 +55,17 @@ _READING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareView:
-    """All that a comparison shows, in its order; an empty table is not shown."""
+    """All that a comparison shows, in its order; an empty table is not shown.
+
+    grounds: what each side's figures are made of, level by level. warnings: its checks that did not
+    pass, and what else must be known before the changes are read.
+    """
 
     title: str
     verdict: Verdict
     runs: tuple[Fact, ...]
     mismatches: Table
+    grounds: Table
     warnings: tuple[str, ...]
     changes: tuple[Table, ...]
     reading: tuple[str, ...] = _READING
@@ -84,18 +99,19 @@ def compare_view(found: Comparison) -> CompareView:
     """Lay out a comparison; of unlike runs that were refused it holds no changes."""
     baseline, *candidates = [plain(run.name) for run in found.runs]
     notes = [f"{level.label}: {note}" for level in found.levels for note in level.notes]
-    checks = [
-        f"{run.name}: the check '{check}' failed"
+    checks = [line for run in found.runs for line in _check_lines(run)]
+    short = [
+        f"{run.name} is {run.status}: what it lacks was never measured"
         for run in found.runs
-        for check in run.failed_checks
+        if run.status != "complete"
     ]
-    short = [f"{run.name} is {run.status}" for run in found.runs if run.status != "complete"]
     return CompareView(
         title=f"{', '.join(candidates)} against {baseline}",
         verdict=_first_line(found),
         runs=_about(found),
         mismatches=_mismatch_table(found),
-        warnings=tuple(plain(text) for text in (*short, *checks, *notes)),
+        grounds=_ground_table(found),
+        warnings=tuple(plain(text) for text in (*short, *checks, *notes, *_lost_accuracy(found))),
         changes=tuple(_matrix(found, level) for level in found.levels),
     )
 
@@ -111,8 +127,7 @@ def _names(directories: Sequence[Path], runs: Sequence[RunData]) -> list[str]:
 
 
 def _first_line(found: Comparison) -> Verdict:
-    unlike = sum(not one.expected for one in found.mismatches)
-    before = f"{_n(unlike, 'condition')} differ{'s' if unlike == 1 else ''}; " if unlike else ""
+    before = _unlikeness(found)
     if not found.levels:
         return Verdict(f"{before}nothing is compared", "bad")
     several = len(found.runs) > 2
@@ -120,9 +135,34 @@ def _first_line(found: Comparison) -> Verdict:
         (f"{plain(run.name)}: " if several else "") + _tally(found, index)
         for index, run in enumerate(found.runs[1:])
     ]
-    tone = "bad" if found.count(WORSE) else "warn" if unlike else "good"
+    tone = "bad" if found.count(WORSE) else "warn" if before else "good"
     text = f"{before}{'; '.join(told)} (tolerance {percent(found.tolerance)})"
     return Verdict(text, tone)
+
+
+def _unlikeness(found: Comparison) -> str:
+    """Say that conditions differ that were not meant to, and what follows where several do."""
+    names = [plain(one.what) for one in found.mismatches if not one.expected]
+    if not names:
+        return ""
+    shown = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if names[_NAMED:] else ""
+    differ = f"{_n(len(names), 'condition')} differ{'s' if len(names) == 1 else ''} ({shown}{more})"
+    if len(_causes(found)) < 2:
+        return f"{differ}; "
+    about = ", so the verdicts below are not about one cause" if found.levels else ""
+    return f"the runs are not alike: {differ}{about}; "
+
+
+def _causes(found: Comparison) -> list[str]:
+    """Name what differs, but contents that must differ since lengths or the seed do."""
+    names = [one.what for one in found.mismatches]
+    heads = {name.split(".")[0] for name in names if not name.endswith(".contents")}
+    return [
+        name
+        for name in names
+        if not (name.endswith(".contents") and heads & {"seed", name.removesuffix(".contents")})
+    ]
 
 
 def _tally(found: Comparison, candidate: int) -> str:
@@ -171,7 +211,73 @@ def _mismatch_table(found: Comparison) -> Table:
         )
         for one in ordered
     )
-    return Table(title="Conditions that differ", columns=columns, rows=rows)
+    hint = "Name what is compared with --varies; --strict refuses where anything else differs."
+    note = hint if found.unlike else ""
+    return Table(title="Conditions that differ", columns=columns, rows=rows, note=note)
+
+
+def _ground_table(found: Comparison) -> Table:
+    """One row for each level of each run: its n, what its window leaves out, how it went."""
+    columns = (
+        Column(label="level", left=True),
+        Column(label="run", left=True),
+        Column(label="n", title="requests behind the percentiles"),
+        Column(label="window", unit="s"),
+        Column(label="left out", left=True, title="before the window, in no figure"),
+        Column(label="course", left=True),
+        Column(label="checks", left=True),
+    )
+    pairs = [(level, run) for run in found.runs for level in run.levels]
+    labels = list(dict.fromkeys(level.label for level, _ in pairs))
+    rows = tuple(
+        (
+            Cell(plain(level.label)),
+            Cell(plain(run.name)),
+            Cell(count(level.n), f"of {level.due:,} requests due in measure"),
+            Cell(number(level.window_s)),
+            Cell(left_out(level.steadiness, warmup=level.warmup_requests)),
+            course_cell(level.steadiness),
+            _checks_cell(level),
+        )
+        for level, run in sorted(pairs, key=lambda pair: labels.index(pair[0].label))
+    )
+    return Table(title="What each side's figures are made of", columns=columns, rows=rows)
+
+
+def _checks_cell(level: LevelAbout) -> Cell:
+    counts = {word: sum(check.verdict == word for check in level.checks) for word in (FAIL, WARN)}
+    told = [f"{n:,} {word}" for n, word in ((counts[FAIL], "failed"), (counts[WARN], "warn")) if n]
+    tone = "bad" if counts[FAIL] else "warn" if told else ""
+    return Cell(", ".join(told) or "pass", tone=tone)
+
+
+def _check_lines(run: About) -> list[str]:
+    """Repeat the checks that did not pass, those that failed first; of many, only some."""
+    found = [
+        (
+            check.verdict != FAIL,
+            f"{run.name}: {level.label}: {check.verdict}: {check_figure(check)}",
+        )
+        for level in run.levels
+        for check in level.checks
+    ]
+    lines = [line for _, line in sorted(found, key=lambda one: one[0])]
+    more = len(lines) - _CHECKS
+    rest = [f"{run.name}: {_n(more, 'more check')} did not pass: loadgen check tells them all"]
+    return lines[:_CHECKS] + (rest if more > 0 else [])
+
+
+def _lost_accuracy(found: Comparison) -> list[str]:
+    """A fall of accuracy that is no significant difference is not yet none."""
+    return [
+        f"{level.label}: the accuracy of {run.name} is lower by {abs(change.change) * 100:.1f}"
+        f" points, which {change.n:,} answers cannot tell from chance: ask more questions"
+        for level in found.levels
+        for row in level.rows
+        if row.word == "accuracy"
+        for run, change in zip(found.runs[1:], row.changes, strict=True)
+        if change.verdict == SAME and change.change is not None and change.change < 0
+    ]
 
 
 def _matrix(found: Comparison, level: LevelComparison) -> Table:
@@ -227,12 +333,16 @@ def _terminal(view: CompareView, *, width: int, colour: bool) -> str:
     for fact in view.runs:
         console.print(toned(f"{fact.label} {fact.text}", "quiet"))
     print_table(console, view.mismatches)
-    for table in view.changes:
-        print_table(console, table)
+    print_table(console, view.grounds)
     if view.warnings:
         console.print()
     for warning in view.warnings:
         console.print(toned(f"! {warning}", "warn"))
+    for table in view.changes:
+        print_table(console, table)
+    if view.changes:
+        console.print()
+        console.print(toned(_VERDICTS, "quiet"))
     return text_of(console)
 
 
@@ -242,6 +352,7 @@ def _markdown(view: CompareView) -> str:
         f"**{escape(view.verdict.text)}**",
         facts_lines(view.runs),
         table_lines(view.mismatches),
+        table_lines(view.grounds),
         "\n".join(f"- mind: {escape(warning)}" for warning in view.warnings),
         *map(table_lines, view.changes),
         "## How to read it",

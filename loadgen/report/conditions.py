@@ -34,7 +34,7 @@ def headline_facts(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact,
 
 
 def card(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...]:
-    """Answer the six questions without which a token rate means nothing."""
+    """Answer the questions without which a token rate means nothing."""
     return tuple(
         Fact(answer.question, plain(answer.text)) for answer in answers(summary.levels, manifest)
     )
@@ -54,11 +54,23 @@ def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...
             facts.append(Fact(key, plain(scenario[key])))
     if manifest.get("plan_hash"):
         facts.append(Fact("plan", plain(manifest["plan_hash"])))
-    for group in ("conditions", "seeds", "client", "preflight"):
+    facts += _found(_mapping(manifest, "conditions"))
+    for group in ("seeds", "client", "preflight"):
         facts += [Fact(f"{group}: {key}", value) for key, value in _flat(manifest.get(group))]
     if manifest.get("loadgen"):
         facts.append(Fact("loadgen", plain(manifest["loadgen"])))
     return tuple(facts)
+
+
+def _found(conditions: Mapping[str, Any]) -> list[Fact]:
+    """List what was found by asking, each with who told it."""
+    by = _mapping(conditions, "found_by")
+    facts = []
+    for key, value in _flat({key: one for key, one in conditions.items() if key != "found_by"}):
+        source = by.get(key)
+        told = f" ({plain(source)})" if source and plain(source) not in value else ""
+        facts.append(Fact(f"conditions: {key}", f"{value}{told}"))
+    return facts
 
 
 def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -12,22 +12,28 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from loadgen.report.series import Axis, Chart, Line
+from loadgen.report.series import Axis, Chart, Course, Line, Shade
 from loadgen.report.view import View
 
 _SYMBOLS = {"": "circle", "above": "triangle-up-open", "invalid": "x"}
 _SHAPES = ("circle", "square", "diamond", "cross")  # a second sign beside the colour
 _MODES = {"line": "lines+markers", "step": "lines", "dots": "markers"}
+_STRIP_PX, _HEADING_PX, _ABOVE_PX, _BELOW_PX = 90, 34, 26, 48  # of the run over time
 _RAMP_STEPS = 7  # colours of an ordered family: --ramp-0 … --ramp-7
 
 
 def render_html(view: View) -> str:
     """Return the page; the plotting library and the style sheet are inside it."""
+    figures = {chart.key: figure(chart) for chart in view.charts}
+    course = view.over_time
+    if course is not None:
+        figures[course.key] = strips(course)
     return page(
         "page.html.j2",
         view=view,
-        figures={chart.key: figure(chart) for chart in view.charts},
-        plotly=_plotly() if view.charts else Markup(""),
+        figures=figures,
+        height=0 if course is None else height_px(course),
+        plotly=_plotly() if figures else Markup(""),
     )
 
 
@@ -76,6 +82,87 @@ def figure(chart: Chart) -> dict[str, Any]:
         layout["barmode"] = "stack"
     data = [_trace(line, shape=_SHAPES[i % len(_SHAPES)]) for i, line in enumerate(chart.lines)]
     return {"data": data, "layout": layout}
+
+
+def height_px(course: Course) -> int:
+    """Return the height of a course: its strips with their headings, what is above and below."""
+    return len(course.panels) * (_STRIP_PX + _HEADING_PX) + _ABOVE_PX + _BELOW_PX
+
+
+def strips(course: Course) -> dict[str, Any]:
+    """Return a course as the plotting library takes it: y axes stacked over one x axis."""
+    count = len(course.panels)
+    share = 1 / count
+    heading = share * _HEADING_PX / (_STRIP_PX + _HEADING_PX)
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "xaxis": _axis(course.x) | {"anchor": _nth("y", count), "showspikes": True,
+                                    "spikemode": "across", "spikethickness": 1,
+                                    "spikedash": "dot", "spikecolor": "var(--soft)"},
+        "hovermode": "x",
+        "hoversubplots": "axis",
+        "margin": {"l": 56, "r": 16, "t": _ABOVE_PX, "b": _BELOW_PX},
+        "shapes": [_shape(shade) for shade in course.shades],
+        "annotations": [_above(x, text) for x, text in course.labels],
+    }  # fmt: skip
+    for number, panel in enumerate(course.panels, 1):
+        top = 1 - (number - 1) * share - heading
+        axis = _axis(panel.y) | {"domain": [top - share + heading, top], "nticks": 4}
+        layout[_nth("yaxis", number)] = axis | {"title": {"text": ""}}
+        layout[_nth("legend", number)] = {
+            "orientation": "h", "x": 0, "y": top, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
+            "title": {"text": f"{_label(panel.title)}:", "side": "left",
+                      "font": {"size": 14, "weight": 600}},
+        }  # fmt: skip
+        for line in panel.lines:
+            place = {"yaxis": _nth("y", number), "legend": _nth("legend", number)}
+            data.append(_strip_trace(line) | place)
+    return {"data": data, "layout": layout}
+
+
+def _nth(word: str, number: int) -> str:
+    """Name an axis or a legend as the plotting library does: yaxis, yaxis2 …."""
+    return word if number == 1 else f"{word}{number}"
+
+
+def _shape(shade: Shade) -> dict[str, Any]:
+    fill = "var(--band-measure)" if shade.strong else "var(--band-warmup)"
+    return {
+        "type": "rect", "x0": shade.low, "x1": shade.high, "yref": "paper", "y0": 0, "y1": 1,
+        "fillcolor": fill, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+
+
+def _above(x: float, text: str) -> dict[str, Any]:
+    return {
+        "x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "text": _label(text),
+        "showarrow": False, "font": {"size": 12},
+    }  # fmt: skip
+
+
+def _strip_trace(line: Line) -> dict[str, Any]:
+    colour = _colour(line.colour)
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "name": _label(line.name),
+        "x": list(line.x),
+        "y": list(line.y),
+        "showlegend": True,
+    }
+    if line.draw == "specks":
+        about = [" ".join(_label(part) for part in parts) for parts in line.hover]
+        return trace | {
+            "mode": "markers",
+            "marker": {"color": colour, "size": 4, "opacity": 0.55},
+            "text": about,
+            "hovertemplate": "%{text}: %{y:.4~g}<extra></extra>",
+        }
+    unit = _label(line.unit)
+    return trace | {
+        "mode": "lines",
+        "line": {"color": colour, "width": 1.6},
+        "hovertemplate": f"%{{y:.4~g}} {unit}<extra>{_label(line.name)}</extra>",
+    }
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

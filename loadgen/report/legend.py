@@ -78,6 +78,20 @@ FORMULAS = (
     Formula("drift", "a line through TTFT or TPOT over the window that rises by more than 5 % and"
             " more than its scatter explains; or output tok/s of the last third more than 5 %"
             " below the first"),
+    Formula("running, waiting, KV cache", "the server's own gauges over the window: means weighted"
+            " by time, straight between readings of its metrics page", "the server shows none"),
+    Formula("the server's TTFT, queue, ITL", "what its histograms rose by in the window: mean = sum"
+            " / count; percentiles straight within a bucket. Its TTFT begins when it has the"
+            " request, the client's when the first byte is sent", "the server keeps none"),
+    Formula("client and server", "tokens and requests of the whole level, drain included, as the"
+            " server cannot tell phases apart; it leaves out aborted requests, and an end-of-text"
+            " token counts as a token. Times over whole readings in the window, of the first"
+            " tokens and gaps that came in them"),
+    Formula("queue-bound", "more than 1 request and 10 % of those at the server waited in its"
+            " queue, or most of its TTFT was queue: more load only waits longer. Of the server,"
+            " never of the client"),
+    Formula("energy per output token", "joules of all GPUs seen over the window (the device's"
+            " counter, else power over time) / output tokens that arrived in it"),
     Formula("first end to last", "(n − 1) / (last end − first end): requests per second without"
             " the time before the first answer"),
     Formula("> x", "the percentile falls among requests that were cut while still waiting: the"
@@ -86,7 +100,8 @@ FORMULAS = (
 
 READING = (
     "A level is one load setting held for a while; a request belongs to it when it was due in its"
-    " measure phase. Warm-up is recorded but not counted.",
+    " measure phase. Warm-up is recorded but not counted; what it took is told beside: a cold"
+    " server compiles then.",
     "Throughput that stops rising while TTFT climbs marks the knee: past it, more requests in"
     " flight only wait longer.",
     "System rates (output tok/s) are sums over all users; the decode rate is one user's. They"

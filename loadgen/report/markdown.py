@@ -38,7 +38,7 @@ def escape(text: str) -> str:
 
 def _tables(view: View) -> Iterable[Table]:
     yield from (view.levels, view.by_class, view.checks, view.objectives, view.errors)
-    yield from (view.quality, view.course)
+    yield from (view.quality, view.server, view.gpu, view.reconciled, view.course)
     yield from (view.uncut, view.rounds, view.rates, view.outcomes, view.lengths, *view.percentiles)
     yield from (*view.more_percentiles, view.slowest, view.client)
 

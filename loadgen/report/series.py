@@ -46,8 +46,9 @@ class Line:
     marks: tuple[str, ...] = ()  # per point: "", "above" (the truth is higher), "invalid"
     labels: tuple[str, ...] = ()  # text beside the points
     colour: str = "first"
-    draw: str = "line"  # line, step, dots, bar
+    draw: str = "line"  # line, step, dots, bar, specks (many faint dots), thread (no markers)
     dashed: bool = False
+    unit: str = ""  # of y, where a pointer rests on a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,40 @@ class Chart:
     lines: tuple[Line, ...]
     caption: str = ""
     legend: str = ""  # what the lines' names are: "concurrency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One strip of a course: what it shows and in which unit, its y axis, its lines."""
+
+    title: str
+    y: Axis
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shade:
+    """A stretch of the x axis behind all panels; ``strong`` where it is what was measured."""
+
+    low: float
+    high: float
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Several strips over one x axis, so that what happened at once stands one above the other.
+
+    labels: texts above the strips at a place on the x axis.
+    """
+
+    key: str
+    title: str
+    x: Axis
+    panels: tuple[Panel, ...]
+    shades: tuple[Shade, ...] = ()
+    labels: tuple[tuple[float, str], ...] = ()
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.analysis.course import STEADY
+from loadgen.analysis.course import STEADY, UNSETTLED
 from loadgen.analysis.stats import t_interval
-from loadgen.analysis.summary import Check, LevelSummary, RoundFigures
+from loadgen.analysis.summary import Check, LevelSummary, RoundFigures, Steadiness
 from loadgen.report.grid import Column, Table, load_cell, load_column
 from loadgen.report.text import (
     NONE,
@@ -30,7 +30,16 @@ def course_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="ended by", left=True),
         Column(label="window", unit="s", title="length of the steady interval statistics use"),
         Column(label="left out", left=True, title="before the window, in no figure"),
-        Column(label="course", left=True, title="steady, drift, or saturated: the queue grew"),
+        Column(
+            label="warm-up",
+            unit="s / max TTFT ms",
+            title="how long it took and its slowest first token: what a cold server compiles",
+        ),
+        Column(
+            label="course",
+            left=True,
+            title="steady, not settled, drift, or saturated: the queue grew",
+        ),
         Column(label="in flight", unit="mean / peak"),
         Column(label="tokens", unit="per chunk"),
         Column(label="token source", left=True, title="whose count the output tokens are"),
@@ -42,8 +51,9 @@ def course_table(levels: Sequence[LevelSummary]) -> Table:
             load_cell(level, load),
             Cell(plain(level.stop_reason or NONE)),
             Cell(number(level.window_s)),
-            Cell(left_out(level)),
-            _course_cell(level),
+            Cell(left_out(level.steadiness, warmup=level.warmup_requests)),
+            Cell(_warmup(level)),
+            course_cell(level.steadiness),
             Cell(f"{number(level.in_flight_mean)} / {count(level.in_flight_peak)}"),
             Cell(number(level.tokens_per_chunk)),
             Cell(shares(level.token_sources)),
@@ -55,12 +65,9 @@ def course_table(levels: Sequence[LevelSummary]) -> Table:
     return Table(title="How each level went", columns=columns, rows=rows)
 
 
-def left_out(level: LevelSummary) -> str:
-    """Say what lies before the window: the warm-up, and what MSER-5 cut off."""
-    found = level.steadiness
-    warmup = (
-        f"warm-up: {_requests(level.warmup_requests)}" if level.warmup_requests else "no warm-up"
-    )
+def left_out(found: Steadiness, *, warmup: int) -> str:
+    """Say what lies before the window: the warm-up's requests, and what MSER-5 cut off."""
+    warm = f"warm-up: {_requests(warmup)}" if warmup else "no warm-up"
     if found.cut_s:
         cut = f"cut: {number(found.cut_s)} s, {_requests(found.cut_requests)}"
     else:
@@ -69,22 +76,35 @@ def left_out(level: LevelSummary) -> str:
             "too few": "nothing cut (under 50 requests)",
             "load varies": "nothing cut (the load itself varies)",
         }.get(found.truncation, "nothing cut")
-    unsettled = "" if found.settled else "; no steady beginning was found"
-    return f"{warmup}; {cut}{unsettled}"
+    rest = "what is left is not steady" if found.cut_s else "no steady beginning was found"
+    unsettled = "" if found.settled else f"; {rest}"
+    return f"{warm}; {cut}{unsettled}"
+
+
+def _warmup(level: LevelSummary) -> str:
+    if not level.warmup_requests:
+        return NONE
+    return f"{number(level.warmup_s)} / {number(level.warmup_ttft_max)}"
 
 
 def _requests(n: int) -> str:
     return f"{n:,} request{'' if n == 1 else 's'}"
 
 
-def _course_cell(level: LevelSummary) -> Cell:
-    found = level.steadiness
-    text = f"drift: {', '.join(found.drifting)}" if found.drifting else found.verdict
+def course_cell(found: Steadiness) -> Cell:
+    """Say how a level went in a word or two."""
+    drift = f"drift: {', '.join(found.drifting)}" if found.drifting else ""
+    text = "; ".join(filter(None, (UNSETTLED if found.verdict == UNSETTLED else "", drift)))
+    text = text or found.verdict
     if text == STEADY and not found.settled:
         text = "no drift"
-    tone = {"saturated": "bad", "drift": "warn", "unknown": "quiet"}.get(found.verdict, "")
+    tones = {"saturated": "bad", "drift": "warn", UNSETTLED: "warn", "unknown": "quiet"}
     thirds = ", ".join(number(rate) for rate in found.thirds)
-    return Cell(plain(text), f"output tok/s by thirds: {thirds}" if thirds else "", tone)
+    return Cell(
+        plain(text),
+        f"output tok/s by thirds: {thirds}" if thirds else "",
+        tones.get(found.verdict, ""),
+    )
 
 
 def check_table(levels: Sequence[LevelSummary]) -> Table:

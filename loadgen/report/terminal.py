@@ -55,6 +55,8 @@ def render_terminal(view: View, *, width: int = DEFAULT_WIDTH, colour: bool = Fa
     console.print(Text(f"{view.title} · {facts}" if facts else view.title, style="dim"))
     for table in (view.levels, view.by_class, view.intervals, view.course, view.uncut):
         print_table(console, table)
+    for table in (view.server, view.gpu, view.unlike):
+        print_table(console, table)
     for table in (view.rounds, view.checks, view.errors, view.objectives, view.quality):
         print_table(console, table)
     _print_card(console, view)
@@ -92,13 +94,17 @@ def toned(text: str, tone: str) -> Text:
     return Text(text, style=_STYLES.get(tone, ""))
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Write a table, in several parts where it is wider than the console; nothing without rows."""
+def print_table(console: Console, table: Table, *, whole: bool = False) -> None:
+    """Write a table, in several parts where it is wider than the console; nothing without rows.
+
+    whole: in one part, whose longest texts wrap.
+    """
     if not table.rows:
         return
     console.print()
     console.print(Text(table.title, style="bold"))
-    for part, columns in enumerate(_fit(table, console.width)):
+    parts = [list(range(len(table.columns)))] if whole else _fit(table, console.width)
+    for part, columns in enumerate(parts):
         if part:
             console.print()
         console.print(_rich_table(table, columns))
@@ -107,7 +113,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _print_card(console: Console, view: View) -> None:
-    """Print the six questions with their answers."""
+    """Print the questions of the card with their answers."""
     console.print()
     console.print(Text("Under which conditions", style="bold"))
     for fact in view.card:

@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.analysis.bounds import CLIENT, FAIL, MEASUREMENT, PASS, WARN, worst
 from loadgen.analysis.course import SATURATED
 from loadgen.analysis.summary import Check, LevelSummary, Summary
+from loadgen.analysis.timelines import Timelines
 from loadgen.record import Outcome
 from loadgen.report.charts import build_charts
 from loadgen.report.conditions import card, conditions, headline_facts
@@ -17,7 +18,7 @@ from loadgen.report.grid import Table, failed
 from loadgen.report.legend import FORMULAS, READING, Formula
 from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS, percentile_tables
 from loadgen.report.quality import quality_table
-from loadgen.report.series import Chart, Samples
+from loadgen.report.series import Chart, Course, Samples
 from loadgen.report.soundness import (
     check_table,
     check_value,
@@ -36,7 +37,9 @@ from loadgen.report.tables import (
     rate_table,
     slowest_table,
 )
+from loadgen.report.telemetry import gpu_table, reconciled_table, server_facts, server_table
 from loadgen.report.text import Fact, plain
+from loadgen.report.timeline import build_course
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class View:
     by_class: Table
     intervals: Table
     charts: tuple[Chart, ...]
+    over_time: Course | None
+    server: Table
+    gpu: Table
+    reconciled: Table
+    unlike: Table
     objectives: Table
     errors: Table
     quality: Table
@@ -84,18 +92,31 @@ def build_view(
     *,
     manifest: Mapping[str, Any] | None = None,
     ttft: Mapping[int, Samples] | None = None,
+    over_time: Timelines | None = None,
 ) -> View:
-    """Lay out a run's summary; manifest adds the conditions, ttft the samples of its CDF."""
+    """Lay out a run's summary.
+
+    manifest adds the conditions, ttft the samples of its CDF, over_time the course of the run.
+    """
     manifest, levels = manifest or {}, summary.levels
     return View(
         title=plain(summary.name) or "run",
         verdict=first_line(summary),
-        facts=(*headline_facts(summary, manifest), *_client_fact(levels)),
+        facts=(
+            *headline_facts(summary, manifest),
+            *_client_fact(levels),
+            *server_facts(summary),
+        ),
         warnings=tuple(plain(warning) for warning in summary.warnings),
         levels=level_table(levels),
         by_class=level_table(summary.by_class, title="By class"),
         intervals=interval_table(levels),
         charts=build_charts(levels, ttft or {}),
+        over_time=build_course(over_time),
+        server=server_table(levels),
+        gpu=gpu_table(levels),
+        reconciled=reconciled_table(levels),
+        unlike=reconciled_table(levels, unlike=True),
         objectives=objective_table([*levels, *summary.by_class]),
         errors=error_table(levels),
         quality=quality_table([*levels, *summary.by_class]),

@@ -9,6 +9,7 @@ from loadgen.analysis.per_request import ttft_ns
 from loadgen.analysis.samples import samples_of
 from loadgen.analysis.summary import Summary
 from loadgen.analysis.table import RunData, read_run
+from loadgen.analysis.timelines import timelines
 from loadgen.analysis.window import placed
 from loadgen.errors import UsageError
 from loadgen.report.export import render_json
@@ -104,7 +105,7 @@ def view_of(run: RunData, summary: Summary) -> View:
     drawn = {
         level: samples for level, samples in ttft_samples(run).items() if level not in saturated
     }
-    return build_view(summary, manifest=run.manifest, ttft=drawn)
+    return build_view(summary, manifest=run.manifest, ttft=drawn, over_time=timelines(run))
 
 
 def ttft_samples(run: RunData) -> dict[int, Samples]:

@@ -46,6 +46,7 @@ class Found:
     unreachable: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     probe: dict[str, Any] = field(default_factory=dict)
+    models_body: bytes | None = None
 
 
 class Preflight:
@@ -86,6 +87,7 @@ class Preflight:
             unreachable=unreachable,
             notes=self._notes,
             probe=probe,
+            models_body=models_body,
         )
 
     # --- steps
@@ -117,10 +119,7 @@ class Preflight:
         return _found(response), response.headers.get("server")
 
     async def _version(self) -> bytes | None:
-        try:
-            return _found(await self._get(f"{self._target.root_url}/version"))
-        except (httpx.HTTPError, TimeoutError):
-            return None
+        return await self.page("/version", within_s=_ASK_LIMIT_S)
 
     def _engine(
         self, server_header: str | None, version: bytes | None, models: bytes | None
@@ -194,6 +193,13 @@ class Preflight:
 
         return pieces
 
+    async def page(self, path: str, *, within_s: float) -> bytes | None:
+        """Return a page below the server's root; None where it has none, or not in time."""
+        try:
+            return _found(await self._get(f"{self._target.root_url}{path}", within_s=within_s))
+        except (httpx.HTTPError, TimeoutError):
+            return None
+
     async def _post_json(self, url: str, said: dict[str, Any]) -> Any:  # noqa: ANN401
         request = httpx.Request(
             "POST", url, content=orjson.dumps(said), headers=self._credentials.headers
@@ -246,10 +252,10 @@ class Preflight:
 
     # --- asking
 
-    async def _get(self, url: str) -> httpx.Response:
+    async def _get(self, url: str, *, within_s: float = _ASK_LIMIT_S) -> httpx.Response:
         request = httpx.Request("GET", url, headers=self._credentials.headers)
         request.extensions["timeout"] = {"connect": self._limits.connect_s}
-        async with asyncio.timeout(_ASK_LIMIT_S):
+        async with asyncio.timeout(within_s):
             response = await self._transport.handle_async_request(request)
             await response.aread()
             return response

@@ -7,12 +7,13 @@ against it afterwards, in the report.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import httpx
 
 from loadgen.run.calibrate import Calibration, calibrate
+from loadgen.run.conditions import found_conditions
 from loadgen.run.headers import Credentials
 from loadgen.run.preflight import Found, Preflight
 from loadgen.run.session import limits_of
@@ -25,13 +26,17 @@ from loadgen.workload.tokens import counter_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """All that is known before the first level."""
+    """All that is known before the first level.
+
+    conditions: what was found by asking, as the manifest keeps it.
+    """
 
     found: Found
     source: PromptSource
     calibration: Calibration
     count_tokens: Callable[[str], int] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def for_workers(self, nonce: str) -> dict[str, Any]:
@@ -58,6 +63,8 @@ async def prepare(
         scenario, transport=transport, credentials=credentials, limits=limits_of(scenario)
     )
     found = await preflight.run()
+    conditions = await found_conditions(scenario, preflight, found, secrets=credentials.secrets)
+    found = replace(found, engine_version=found.engine_version or conditions.engine_version)
     calibration = await _calibrated(scenario, preflight, found)
     source = prompt_source(scenario, nonce=nonce, overhead=calibration.overhead)
     return Prepared(
@@ -70,7 +77,12 @@ async def prepare(
             "calibration": calibration.how,
             "probes": calibration.probes,
         },
-        notes=[*found.notes, *([calibration.note] if calibration.note else [])],
+        conditions=conditions.plain(),
+        notes=[
+            *found.notes,
+            *conditions.against(scenario.conditions),
+            *([calibration.note] if calibration.note else []),
+        ],
     )
 
 

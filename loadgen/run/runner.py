@@ -32,6 +32,7 @@ from loadgen.run.session import loop_factory, open_session, transport_of
 from loadgen.run.share import slots_of
 from loadgen.run.store import RunStore, make_directory
 from loadgen.run.target import refuse_public_target
+from loadgen.run.telemetry.sampling import Sampling
 from loadgen.run.workers import Crew, CrewLevel
 from loadgen.scenario.model import Scenario
 from loadgen.workload.order import order_of_levels
@@ -39,14 +40,19 @@ from loadgen.workload.replay.follow import check_logs
 
 
 def run_scenario(
-    scenario: Scenario, *, out: Path | None = None, on_event: Callable[[Event], None]
+    scenario: Scenario,
+    *,
+    out: Path | None = None,
+    on_event: Callable[[Event], None],
+    nonce: str | None = None,
 ) -> Path:
-    """Run a scenario and return its directory.
+    """Run a scenario and return its directory; nonce: one shared with other runs of its prompts.
 
     Raises EnvironmentFault before any load where the server or the machine is not as needed, and
     Interrupted, with the directory, when the user stopped it.
     """
     run = _Run(scenario, out, on_event)
+    run.nonce = nonce or run.nonce
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(run.main())
@@ -74,6 +80,7 @@ class _Run:
         self.epoch_ns = now_ns()
         self.nonce = "fixed" if scenario.nonce == "fixed" else secrets.token_hex(8)
         self.manifest: dict[str, Any] = {}
+        self.sampling = Sampling(scenario, on_event=on_event)
         self._signals = 0
         self._resting: asyncio.Event | None = None
         self._level: LevelRun | CrewLevel | None = None
@@ -85,6 +92,7 @@ class _Run:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
         try:
+            await self.sampling.start()
             await refuse_public_target(self.scenario, proxied=self.proxy is not None)
             check_logs(self.scenario)
             provide_descriptors(max(slots_of(level) for level in self.scenario.levels))
@@ -98,6 +106,7 @@ class _Run:
                 raise
             raise Interrupted("interrupted before any load was sent") from None
         finally:
+            await self.sampling.end()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
@@ -106,8 +115,15 @@ class _Run:
             self.scenario, transport=transport, credentials=self.credentials, nonce=self.nonce
         )
         directory = make_directory(self.out, name=self.scenario.name, started=self.started)
-        self._describe(prepared, transport)
         found = prepared.found
+        await self.sampling.begin(
+            found.engine,
+            credentials=self.credentials,
+            transport=transport,
+            directory=directory,
+            epoch_ns=self.epoch_ns,
+        )
+        self._describe(prepared, transport)
         self.on_event(
             RunStarted(
                 directory=str(directory),
@@ -190,6 +206,7 @@ class _Run:
                 entry = await self._level.hold()
                 first_id = entry.pop("next_id")
                 manifest.setdefault(kind, []).append(entry)
+                await self._mark()
                 store.write_manifest(manifest)
                 if self._signals or entry["stop_reason"].startswith("abort"):
                     break
@@ -199,8 +216,16 @@ class _Run:
             raise
         finally:
             store.flush()
+            manifest["telemetry"] = await self.sampling.end()
+            manifest["warnings"] += self.sampling.warnings
             store.write_manifest(manifest)
             store.close()
+
+    async def _mark(self) -> None:
+        """Sample at the end of a level, unless the user wants to be gone; cannot end the run."""
+        if self._signals < 2:
+            await self.sampling.mark()
+        self.manifest["telemetry"] = self.sampling.facts()
 
     async def _rested(self) -> bool:
         """Rest between two levels as long as the scenario says; True where a signal ended it."""
@@ -245,6 +270,7 @@ class _Run:
                 "certificate_checked": not target.insecure,
             },
             "preflight": found.probe,
+            "conditions": prepared.conditions,
             "prompts": prepared.facts,
             "client": {
                 "python": platform.python_version(),
@@ -255,6 +281,7 @@ class _Run:
                 "workers": worker_count(self.scenario),
                 "pid": os.getpid(),
             },
+            "telemetry": self.sampling.facts(),
             "levels": [],
             "warnings": list(prepared.notes),
         }

@@ -18,6 +18,7 @@ from loadgen.errors import ScenarioError
 from loadgen.scenario import settings as paths
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.problems import Problem, misnamed_keys, named_files, problems_of
+from loadgen.scenario.servers import has_no_effect, laid, unknown_server, written_at
 from loadgen.scenario.settings import Setting, parse_path, place, write_path
 
 FLAGS_ONLY = {
@@ -30,6 +31,9 @@ FLAGS_ONLY = {
 _REFERENCE = re.compile(r"\$(\$)?\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEEPEST = 40
+_OF_EACH = (
+    "each of servers has its own; take one with --server NAME, or set servers.NAME.… in its place"
+)
 
 
 def load_scenario(
@@ -154,16 +158,21 @@ def _resolve(
     raw = _copy(raw)  # anchors share what flags must set apart
     origins: dict[paths.Path, str] = {}
     problems: list[Problem] = []
+    servers = list(raw["servers"]) if isinstance(raw.get("servers"), dict) else []
     for item in laid_over:
         if not isinstance(item, Setting):
             problems.append(item)
+            continue
+        if servers and (unknown := unknown_server(servers, item.path)):
+            problems.append(((), f"{item.origin} {write_path(item.path)}: {unknown}"))
             continue
         try:
             origins.update(dict.fromkeys(place(raw, item), item.origin))
         except ValueError as error:
             problems.append(((), f"{item.origin} {write_path(item.path)}: {error}"))
+    problems += [(place, _OF_EACH) for place in origins if has_no_effect(raw, place)]
     filled = _Filled(environ)
-    values = filled.fill(raw, ())
+    values = filled.fill(laid(raw), ())
     directory = Path() if path is None else path.parent
     problems += [*filled.problems, *misnamed_keys(values), *_missing_files(values, directory)]
     try:
@@ -173,7 +182,8 @@ def _resolve(
         problems += [problem for problem in problems_of(error, values) if problem[0] not in already]
     if problems:
         source = "flags" if path is None else str(path)
-        lines = [_line(problem, source, origins) for problem in problems]
+        told = [(written_at(raw, place), text) for place, text in problems]
+        lines = [_line(problem, source, origins) for problem in told]
         raise ScenarioError(list(dict.fromkeys(filled.hide(line) for line in lines)))
     return scenario.located(directory).referring(_by_whole_span(filled.references, raw))
 

@@ -11,9 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from loadgen.engines import by_name
 from loadgen.errors import UsageError
-from loadgen.scenario import url as urls
 from loadgen.scenario.fields import (
     Abort,
     Count,
@@ -23,7 +21,6 @@ from loadgen.scenario.fields import (
     Part,
     Seconds,
     Span,
-    Switch,
     Workers,
 )
 from loadgen.scenario.lengths import Length, ThinkTime
@@ -31,6 +28,9 @@ from loadgen.scenario.levels import EachLevel, Level, Segment
 from loadgen.scenario.prompts import ConflictsError, Found, MixPart, Prompts
 from loadgen.scenario.quality import Quality
 from loadgen.scenario.server import Server
+from loadgen.scenario.servers import LAID, laid, name_problems, project_of, twins
+from loadgen.scenario.target import Body, Target, Variant
+from loadgen.scenario.telemetry import Telemetry
 
 __all__ = [
     "EachLevel",
@@ -45,114 +45,12 @@ __all__ = [
     "Server",
     "Span",
     "Target",
+    "Telemetry",
     "ThinkTime",
+    "Variant",
 ]
 
-TOKENIZERS = ("cl100k_base", "o200k_base", "p50k_base")
 MISSING_PROMPTS = "is missing; say what is sent, like {input_tokens: 512, output_tokens: 128}"
-RESERVED_BODY_FIELDS = {
-    "stream": "answers are always streamed",
-    "model": "set target.model",
-    "messages": "the prompts make these",
-    "prompt": "the prompts make this",
-    "max_tokens": "set prompts.output_tokens",
-    "max_completion_tokens": "set prompts.output_tokens",
-}
-"""Fields of the body that ``request`` may not set, and where each is decided instead."""
-
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-
-
-class Target(Part):
-    """The server under test and how it is spoken to.
-
-    allow_public: a log may be replayed to an address that is neither loopback nor private.
-    tokenizer: counts the tokens that the server does not report: cl100k_base, o200k_base or the
-        path of a tokenizer.json.
-    """
-
-    url: str
-    model: Annotated[str, Field(min_length=1)] | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
-    engine: str = "auto"
-    endpoint: Literal["chat", "completions"] = "chat"
-    ca_file: Annotated[str, Field(min_length=1)] | None = None
-    insecure: Switch = False
-    transport: Literal["own", "stock"] = "own"
-    connections: Literal["reuse", "per_request"] = "reuse"
-    tokenizer: Annotated[str, Field(min_length=1)] | None = None
-    allow_public: Switch = False
-
-    @field_validator("url")
-    @classmethod
-    def _usable_url(cls, value: str) -> str:
-        if problem := urls.url_problem(value):
-            raise ValueError(problem)
-        return value
-
-    @field_validator("tokenizer")
-    @classmethod
-    def _known_tokenizer(cls, value: str | None) -> str | None:
-        if value is None or names_a_file(value) or value in TOKENIZERS:
-            return value
-        known = ", ".join(TOKENIZERS)
-        raise ValueError(
-            f"'{value}' is not known; name one of {known}, or a path to tokenizer.json"
-        )
-
-    @field_validator("engine")
-    @classmethod
-    def _known_engine(cls, value: str) -> str:
-        if value == "auto":
-            return value
-        try:
-            return by_name(value).name
-        except UsageError as error:
-            raise ValueError(str(error).removeprefix("engine: ")) from None
-
-    @field_validator("headers")
-    @classmethod
-    def _usable_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, text in value.items():  # the text itself is private: never in a message
-            if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a header name")
-            if not text.isprintable() or not text.isascii():
-                raise ValueError(f"the value of {name} holds a line break or a letter not in ASCII")
-        return value
-
-    @property
-    def base_url(self) -> str:
-        """``http://host:port/v1``, without credentials."""
-        return urls.base_url(self.url)
-
-    @property
-    def root_url(self) -> str:
-        """The address below which /health, /metrics and /version lie."""
-        return urls.root_url(self.url)
-
-    @property
-    def port(self) -> int:
-        """The port that the address names, or its scheme's own."""
-        return urls.port_of(self.url)
-
-    @property
-    def basic_auth(self) -> urls.BasicAuth | None:
-        """User and password of the URL, if it carries them."""
-        return urls.basic_auth(self.url)
-
-    @property
-    def masked_url(self) -> str:
-        """The address as given, safe to print."""
-        return urls.masked_url(self.url)
-
-    @property
-    def masked_base_url(self) -> str:
-        """The base URL, safe to print: a query string may carry a key."""
-        return urls.masked_url(self.base_url)
-
-    def endpoint_url(self, kind: str | None = None) -> str:
-        """Return the address of "chat", "completions" or "models"; None: the target's own."""
-        return urls.join_url(self.base_url, urls.ENDPOINT_PATHS[kind or self.endpoint])
 
 
 class Limits(Part):
@@ -171,11 +69,13 @@ class Scenario(Part):
 
     workers: processes that share the load; "auto": as many as the load and the machine suggest.
     server: what to start before, and to stop after; None: the target runs already.
+    servers: measured one after another in place of the target alone; see ``variants``.
     """
 
     name: str
     target: Target
     server: Server | None = None
+    servers: dict[str, Variant] = Field(default_factory=dict)
     one_kind: Prompts | None = Field(default=None, validation_alias="prompts")
     mix: tuple[MixPart, ...] = ()
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
@@ -184,12 +84,13 @@ class Scenario(Part):
     level_order: Literal["listed", "shuffled"] = "listed"
     objectives: tuple[Objective, ...] = ()
     quality: Quality | None = None
+    telemetry: Telemetry = Telemetry()
     abort_if: tuple[Abort, ...] = ()
     workers: Workers = 1
     seed: CountOrZero = 0
     nonce: Literal["fresh", "fixed"] = "fresh"
     limits: Limits = Limits()
-    request: FreeForm = Field(default_factory=dict)
+    request: Body = Field(default_factory=dict)
     conditions: FreeForm = Field(default_factory=dict)
 
     # path in the file → the text with its ${NAME}, so that what came from the environment is
@@ -205,14 +106,17 @@ class Scenario(Part):
             raise ValueError(f"names the run's directory; did you mean '{slug}'?")
         return name
 
-    @field_validator("request")
+    @field_validator("servers")
     @classmethod
-    def _nothing_reserved(cls, body: dict[str, Any]) -> dict[str, Any]:
-        taken = [f"'{key}' cannot be set here: {why}"
-                 for key, why in RESERVED_BODY_FIELDS.items() if key in body]  # fmt: skip
-        if taken:
-            raise ValueError("; ".join(taken))
-        return body
+    def _named_servers(cls, servers: dict[str, Variant]) -> dict[str, Variant]:
+        if problems := list(name_problems(servers)):
+            raise ValueError("; ".join(problems))
+        return servers
+
+    @model_validator(mode="before")
+    @classmethod
+    def _each_server_whole(cls, value: object) -> object:
+        return laid(value) if isinstance(value, Mapping) and "servers" in value else value
 
     @model_validator(mode="before")
     @classmethod
@@ -229,9 +133,16 @@ class Scenario(Part):
             "prompts": self.one_kind,
             "mix": [part.name for part in self.mix] if "mix" in self.model_fields_set else None,
         }
-        if found := [*what_is_sent_conflicts(raw), *self._conflicts_between_parts()]:
+        found = [*what_is_sent_conflicts(raw), *self._conflicts_between_parts()]
+        if found := [*found, *self._conflicts_between_servers(found)]:
             raise ConflictsError(found)
         return self
+
+    def _conflicts_between_servers(self, own: list[Found]) -> Iterator[Found]:
+        for name, made in self.variants():
+            found = (one for one in made._conflicts_between_parts() if one not in own)
+            yield from ((f"servers.{name}.{where}", text) for where, text in found)
+        yield from twins({name: self._parts(name) for name in self.servers})
 
     def _conflicts_between_parts(self) -> Iterator[Found]:
         several_turns = any(prompts.conversational for _, prompts in self.classes)
@@ -251,6 +162,38 @@ class Scenario(Part):
             yield f"levels.{follows[0]}.speed", "follows a log; it needs prompts: {source: replay}"
         if follows and self.quality is not None and self.quality.share is not None:
             yield "quality.share", "puts questions between the requests of a log; use pass: true"
+
+    def variants(self) -> Iterator[tuple[str, Self]]:
+        """Yield each of the servers: its name, and the scenario that measures it alone."""
+        for name in self.servers:
+            yield name, self.variant(name)
+
+    def variant(self, name: str) -> Self:
+        """Return the scenario that measures one of the servers alone, named after both.
+
+        A command is started under the server's name: those of all may begin with the same word.
+        """
+        parts = self._parts(name)
+        server = parts["server"]
+        if server is not None and server.command is not None and server.project is None:
+            parts["server"] = server.model_copy(update={"project": project_of(name)})
+        made = self.model_copy(update={**parts, "name": f"{self.name}-{name}", "servers": {}})
+        own = {"servers", *self.servers[name].model_fields_set}
+        kept = {path: text for path, text in self._references.items() if path[0] not in own}
+        of_it = {path[2:]: text for path, text in self._references.items()
+                 if path[:2] == ("servers", name)}  # fmt: skip
+        made._references = kept | of_it
+        return made
+
+    def _parts(self, name: str) -> dict[str, Any]:
+        """Return the parts that are laid over, as one of the servers has them."""
+        variant = self.servers[name]
+        given = {
+            part: getattr(variant, part)
+            for part in variant.model_fields_set
+            if part == "server" or getattr(variant, part) is not None  # none: it runs already
+        }
+        return {part: given[part] if part in given else getattr(self, part) for part in LAID}
 
     @property
     def replays(self) -> bool:
@@ -314,8 +257,3 @@ def what_is_sent_conflicts(given: Mapping[str, Any]) -> Iterator[Found]:
     twice = [name for name, times in Counter(mix or ()).items() if times > 1]
     if twice:
         yield "mix", f"two classes have the name '{twice[0]}'; give each its own"
-
-
-def names_a_file(tokenizer: object) -> bool:
-    """Say whether a tokenizer is given as a path rather than by its name."""
-    return isinstance(tokenizer, str) and ("/" in tokenizer or tokenizer.endswith(".json"))

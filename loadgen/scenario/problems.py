@@ -11,7 +11,6 @@ from loadgen.scenario.levels import LOADS, Level, level_conflicts
 from loadgen.scenario.model import (
     MISSING_PROMPTS,
     Scenario,
-    names_a_file,
     what_is_sent_conflicts,
 )
 from loadgen.scenario.prompts import (
@@ -24,6 +23,7 @@ from loadgen.scenario.prompts import (
 )
 from loadgen.scenario.server import COMPOSE_FILE
 from loadgen.scenario.settings import Path
+from loadgen.scenario.target import names_a_file
 
 Problem = tuple[Path, str]
 
@@ -88,11 +88,19 @@ def named_files(raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     quality = raw.get("quality")
     if isinstance(quality, Mapping) and "set" in quality:
         places.append((("quality", "set"), quality["set"]))
-    target = raw.get("target")
-    if isinstance(target, Mapping) and names_a_file(target.get("tokenizer")):
-        places.append((("target", "tokenizer"), target["tokenizer"]))
-    places += _compose_files(raw.get("server"))
+    for path, whole in [((), raw), *_servers(raw)]:
+        target = whole.get("target")
+        if isinstance(target, Mapping) and names_a_file(target.get("tokenizer")):
+            places.append(((*path, "target", "tokenizer"), target["tokenizer"]))
+        places += [((*path, *at), name) for at, name in _compose_files(whole.get("server"))]
     yield from ((path, name) for path, name in places if isinstance(name, str) and name)
+
+
+def _servers(raw: Mapping[str, Any]) -> list[tuple[Path, Mapping[str, Any]]]:
+    """Return each of several servers with its place."""
+    servers = raw.get("servers")
+    each = servers.items() if isinstance(servers, Mapping) else ()
+    return [(("servers", name), one) for name, one in each if isinstance(one, Mapping)]
 
 
 def _compose_files(server: object) -> list[tuple[Path, object]]:
@@ -117,7 +125,11 @@ def _misnamed(model: type[BaseModel], entries: object, path: Path) -> Iterator[P
         if key != name and name in entries:
             yield (*path, name), f"unknown key; did you mean '{key}'?"
         for inner in _models_in(field.annotation):
-            yield from _misnamed(inner, entries.get(key), (*path, key))
+            if get_origin(field.annotation) is not dict:
+                yield from _misnamed(inner, entries.get(key), (*path, key))
+            elif isinstance(entries.get(key), Mapping):
+                for own, entry in entries[key].items():
+                    yield from _misnamed(inner, entry, (*path, key, own))
 
 
 def _problems(item: Any) -> list[Problem]:  # noqa: ANN401 - pydantic's ErrorDetails
@@ -166,6 +178,8 @@ def _unknown_key(path: Path) -> str:
 
 def known_keys(path: Path) -> list[str]:
     """List the keys that a file may use at a path."""
+    if path[:1] == ("servers",):
+        path = ("servers", *path[2:])  # the name of a server is no key
     models: list[type[BaseModel]] = [Scenario]
     for key in path:
         if isinstance(key, str):
@@ -187,7 +201,7 @@ def _models_of(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
 def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (tuple, Annotated, Union, types.UnionType):
+    elif get_origin(annotation) in (tuple, dict, Annotated, Union, types.UnionType):
         for inner in get_args(annotation):
             yield from _models_in(inner)
 

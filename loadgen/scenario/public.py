@@ -12,8 +12,10 @@ from loadgen.scenario.levels import RATE_ONLY_KEYS, EachLevel, Level
 from loadgen.scenario.model import Limits, MixPart, Prompts, Quality, Scenario, Target
 from loadgen.scenario.private import is_secret_name, mask, mask_command
 from loadgen.scenario.server import READY_WITHIN_S, Server
+from loadgen.scenario.servers import LAID, differences
 from loadgen.scenario.url import MASK
 
+_BEFORE_SERVERS = ("name", "target", "server")
 _ONE_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
@@ -25,7 +27,8 @@ def public_dict(scenario: Scenario) -> dict[str, Any]:
     """
     plain = _plain_scenario(scenario)
     for path, text in scenario.references.items():
-        _put(plain, path, text)
+        if path[0] != "servers":
+            _put(plain, path, text)
     headers = plain["target"].get("headers", {})
     for name, text in headers.items():
         by_name = ("target", "headers", name) in scenario.references
@@ -34,9 +37,37 @@ def public_dict(scenario: Scenario) -> dict[str, Any]:
     url = scenario.references.get(("target", "url"))
     if url is not None:
         plain["target"]["url"] = _masked_reference_url(url)
+    for name in ("server", "gpu"):
+        page = scenario.references.get(("telemetry", name))
+        if page is not None:
+            plain["telemetry"][name] = _masked_reference_url(page)
     if "server" in plain:
         plain["server"] = _masked_server(plain["server"])
-    return plain
+    return _with_servers(plain, scenario) if scenario.servers else plain
+
+
+def _with_servers(plain: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """Add what each of several servers lays over the scenario's own parts, beside them."""
+    own = _with_defaults(plain, scenario)
+    servers = {}
+    for name, made in scenario.variants():
+        parts = _with_defaults(public_dict(made), made)
+        given = [part for part in LAID if part in scenario.servers[name].model_fields_set]
+        over = {part: differences(own.get(part, {}), parts.get(part)) for part in given}
+        servers[name] = {part: found for part, found in over.items() if found != {}}
+    first: dict[str, Any] = {key: plain[key] for key in _BEFORE_SERVERS if key in plain}
+    return {**first, "servers": servers, **plain}
+
+
+def _with_defaults(plain: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """Return the parts that are laid over; in them stands also what else is said by silence."""
+    target = {"insecure": scenario.target.insecure, "allow_public": scenario.target.allow_public}
+    parts = {part: plain.get(part, {}) for part in ("request", "conditions")}
+    parts["target"] = {**target, **plain["target"]}
+    if scenario.server is not None:
+        within = write_duration(scenario.server.ready_within_s)
+        parts["server"] = {"ready_within": within, **plain["server"]}
+    return parts
 
 
 def _masked_server(plain: dict[str, Any]) -> dict[str, Any]:
@@ -73,6 +104,7 @@ def _plain_scenario(scenario: Scenario) -> dict[str, Any]:
             plain[key] = list(value) if isinstance(value, tuple) else value
     if scenario.quality is not None:
         plain["quality"] = _plain_quality(scenario.quality)
+    plain["telemetry"] = scenario.telemetry.plain
     plain["limits"] = _plain_limits(scenario.limits)
     for key in ("request", "conditions"):
         if free := getattr(scenario, key):

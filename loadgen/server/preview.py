@@ -47,20 +47,32 @@ def _service_lines(
     environ: Mapping[str, str],
     variables: Mapping[str, str],
 ) -> list[str]:
-    """Return image and command of the service; later files go over earlier ones."""
+    rendered = rendered_service(server, files, environ={**environ, **variables})
+    return [f"{key} {rendered[key]}" for key in ("image", "command") if key in rendered]
+
+
+def rendered_service(
+    server: Server, files: Sequence[Path], *, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return image, entrypoint and command of the service, and its environment as NAME=value.
+
+    Those that its file has, variables filled in; later files go over earlier ones.
+    """
     service: dict[str, Any] = {}
     for file in files:
         service.update(_service_in(file, server.profile or ""))
     # a secret is never looked up: its place keeps its name
-    public = {n: text for n, text in {**environ, **variables}.items() if not is_secret_name(n)}
-    lines = []
-    for key in ("image", "command"):
+    public = {name: text for name, text in environ.items() if not is_secret_name(name)}
+    rendered = {}
+    for key in ("image", "entrypoint", "command", "environment"):
         value = service.get(key)
+        if isinstance(value, Mapping):
+            value = [f"{name}={text}" for name, text in value.items()]
         if isinstance(value, list):
             value = shlex.join(str(word) for word in value)
         if isinstance(value, str):
-            lines.append(f"{key} {' '.join(interpolate(value, public).split())}")
-    return lines
+            rendered[key] = " ".join(interpolate(value, public).split())
+    return rendered
 
 
 def _service_in(file: Path, name: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ class ProcessServer:
         try:
             with self.log.open("wb") as log:
                 process = subprocess.Popen(
-                    self._command,
+                    program(self._command),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -164,6 +165,15 @@ class ProcessServer:
 
     def _forget(self) -> None:
         (self._home / "server.json").unlink(missing_ok=True)
+
+
+def program(command: Sequence[str]) -> list[str]:
+    """Return what is started: a bare ``loadgen`` is this installation, which no PATH need name."""
+    if list(command[:1]) != ["loadgen"]:
+        return list(command)
+    installed = Path(sys.executable).with_name("loadgen")
+    own = [str(installed)] if installed.exists() else [sys.executable, "-m", "loadgen.cli.main"]
+    return [*own, *command[1:]]
 
 
 def _group_lives(pid: int) -> bool:

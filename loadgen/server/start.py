@@ -24,7 +24,7 @@ from loadgen.server.ports import accepts
 from loadgen.server.probe import Prober
 from loadgen.server.process import ProcessServer
 from loadgen.server.readiness import DIAGNOSED_LINES, Patience, ending_of, wait_until_ready
-from loadgen.server.system import TAIL_LINES, Say, System
+from loadgen.server.system import TAIL_LINES, Held, Say, System
 from loadgen.units import format_duration
 
 Result = TypeVar("Result")
@@ -72,8 +72,11 @@ async def bring_up(
     patience: Patience,
     say: Say,
     keep: bool = False,
-) -> None:
-    """Start and wait; take down again what does not become ready, unless it is to be kept."""
+) -> float:
+    """Start and wait; return after how many seconds it was ready.
+
+    What does not become ready is taken down again, unless it is to be kept.
+    """
     patience = replace(patience, began_ns=now_ns())  # what fetching the image takes counts, too
     try:
         await _started(server, patience.within_s, say)
@@ -85,6 +88,7 @@ async def bring_up(
     finally:
         await prober.aclose()
     say(f"{server.name}: ready after {format_duration(round(took_s, 1))}: a token came")
+    return took_s
 
 
 async def _started(server: System, within_s: float, say: Say) -> None:
@@ -99,35 +103,37 @@ async def _started(server: System, within_s: float, say: Say) -> None:
 
 
 @contextmanager
-def running(server: System, *, up: Callable[[], Coroutine[Any, Any, None]], keep: bool,
-            say: Say) -> Iterator[None]:  # fmt: skip
+def running(server: System, *, up: Callable[[], Coroutine[Any, Any, float]], keep: bool,
+            say: Say) -> Iterator[Held]:  # fmt: skip
     """Hold a server up for a ``with`` block: ``up`` starts it; afterwards it is taken down."""
-    to_the_end(up, say=say)
+    held = Held(ready_s=to_the_end(up, say=say))
     before = {number: signal.getsignal(number) for number in _heeded()}
     signal.signal(signal.SIGTERM, _stop_block)
     if signal.SIGHUP in before:  # a terminal that closes is to end a run as SIGTERM does
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        yield
+        yield held
     finally:
         if keep:
             say(f"{server.name}: left running; end it with: loadgen server down")
         else:
-            to_the_end(lambda: _ended(server, say), say=say, cancellable=False)
+            held.ending = to_the_end(lambda: _ended(server, say), say=say, cancellable=False)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-async def _ended(server: System, say: Say) -> None:
+async def _ended(server: System, say: Say) -> str | None:
     """Take a server down; one that ended by itself meanwhile has its last words told first."""
-    ending = ending_of(await server.state())
+    told, ending = None, ending_of(await server.state())
     if ending is not None:
         log = await server.tail(DIAGNOSED_LINES)
         for line in log[-TAIL_LINES:]:
             say(f"  | {line}")
         cause = diagnose("\n".join(log))
-        say(f"{server.name}: {ending} during the measurement{f': {cause}' if cause else ''}")
+        told = f"{ending} during the measurement{f': {cause}' if cause else ''}"
+        say(f"{server.name}: {told}")
     await _taken_down(server, say)
+    return told
 
 
 async def _taken_down(server: System, say: Say) -> None:

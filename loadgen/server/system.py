@@ -29,6 +29,17 @@ class State:
     detail: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A server that is up for a while; ready_s is None where it was up before.
+
+    ending: how it ended by itself meanwhile, and why; known after it was taken down.
+    """
+
+    ready_s: float | None = None
+    ending: str | None = None
+
+
 class System(Protocol):
     """A system under test: a container or a process.
 

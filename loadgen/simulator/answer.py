@@ -33,6 +33,7 @@ class Choice:
     finish: str
     sent: int = 0  # tokens, the end token among them
     held: bytes = b""  # text that waits for its chunk to fill
+    first_ns: int = 0
     last_ns: int = 0
 
 
@@ -64,6 +65,7 @@ class _Ledger:
             served.cached_tokens += choice.sequence.cached_tokens
             stats.prompt_tokens += choice.sequence.prompt_tokens
             stats.ttft.observe((now_ns - served.read_ns) / 1e9)
+            choice.first_ns = now_ns
         else:
             stats.itl.observe((now_ns - choice.last_ns) / 1e9)
         choice.last_ns = now_ns
@@ -72,6 +74,7 @@ class _Ledger:
         stats.generation_tokens += 1
         if last:
             stats.finished[choice.finish] += 1
+            stats.finish(choice.sequence, first_ns=choice.first_ns, last_ns=now_ns)
             self.open_choices -= 1
 
     def counts(self, *choices: Choice) -> Counts:

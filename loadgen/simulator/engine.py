@@ -57,6 +57,7 @@ class Sequence:
     output_tokens: int
     blocks: tuple[int, ...] = ()
     arrived_ns: int = 0
+    admitted_ns: int = 0
     cached_tokens: int = 0
     prefilled: int = 0
     emitted: int = 0
@@ -202,6 +203,7 @@ class Engine:
                 return
             self._waiting.popleft()
             self._running.append(first)
+            first.admitted_ns = now_ns
             self.kv_held += first.need
             # The last prompt token is always computed: its output is the first token.
             first.cached_tokens = min(self._cache.match(first.blocks), first.prompt_tokens - 1)

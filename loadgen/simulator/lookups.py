@@ -1,4 +1,7 @@
-"""Bodies of the look-ups beside generation: models, tokenize; and the ids of answers. Pure."""
+"""Bodies of the look-ups beside generation: models, tokenize, the set-up; ids of answers. Pure.
+
+Whatever dialect it speaks, the simulator says ``simulated`` of itself: its numbers are no engine's.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -21,7 +24,48 @@ def models_body(spec: SimulatorSpec, dialect: Dialect, *, created: int) -> dict[
         model["meta"] = {"n_ctx": spec.context_limit}
     if dialect.name == "transformers":
         model["status"] = {"value": "loaded"}
-    return {"object": "list", "data": [model]}
+    return {"object": "list", "data": [model | {"simulated": True}]}
+
+
+SETUP_PATHS = {"vllm": "/server_info", "sglang": "/server_info", "llamacpp": "/props"}
+"""Where a dialect tells how its engine is set up; the others have no such page."""
+
+
+def setup_body(spec: SimulatorSpec, dialect: Dialect) -> dict[str, Any]:
+    """Return how the engine is set up, as the page of its dialect words it.
+
+    Of types, quantisation and GPUs there are none, so nothing is said of them.
+    """
+    engine, caches = spec.engine, spec.engine.prefix_cache_tokens > 0
+    if dialect.name == "vllm":
+        config = {
+            "model_config": {"model": spec.model, "max_model_len": spec.context_limit},
+            "cache_config": {
+                "kv_cache_size_tokens": engine.kv_tokens,
+                "enable_prefix_caching": caches,
+            },
+            "scheduler_config": {"max_num_seqs": engine.max_running},
+            "speculative_config": None,
+        }
+        return {"vllm_config": config, "simulated": True}
+    if dialect.name == "llamacpp":
+        return {
+            "default_generation_settings": {"n_ctx": spec.context_limit},
+            "total_slots": engine.max_running,
+            "model_path": spec.model,
+            "build_info": "simulated",
+            "simulated": True,
+        }
+    return {
+        "model_path": spec.model,
+        "context_length": spec.context_limit,
+        "max_total_num_tokens": engine.kv_tokens,
+        "max_running_requests": engine.max_running,
+        "disable_radix_cache": not caches,
+        "speculative_algorithm": None,
+        "version": "simulated",
+        "simulated": True,
+    }
 
 
 def tokenize_body(body: bytes, spec: SimulatorSpec, dialect: Dialect) -> dict[str, Any]:

@@ -24,7 +24,13 @@ from loadgen.simulator.dialects import DIALECTS, Head
 from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.faults import Dealer
 from loadgen.simulator.http import Connection, Request
-from loadgen.simulator.lookups import identity, models_body, tokenize_body
+from loadgen.simulator.lookups import (
+    SETUP_PATHS,
+    identity,
+    models_body,
+    setup_body,
+    tokenize_body,
+)
 from loadgen.simulator.refusals import injected, refusal_body, refused_in_stream
 from loadgen.simulator.spec import SimulatorSpec
 from loadgen.simulator.stats import Gauges, Served, Stats, metrics_text
@@ -308,6 +314,8 @@ class Simulator:
                 )
             case "/version" if dialect.version:
                 self._respond(connection, {"version": dialect.version})
+            case "/server_info" | "/props" if SETUP_PATHS.get(dialect.name) == path:
+                self._respond(connection, setup_body(self._spec, dialect))
             case "/metrics" if dialect.metrics != "none":
                 self._metrics(connection)
             case "/tokenize" if dialect.name in ("vllm", "sglang", "llamacpp"):

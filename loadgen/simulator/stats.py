@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadgen.simulator.engine import Sequence
+
 KEPT = 100_000  # the latest requests that /sim/stats can list
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
@@ -90,6 +92,10 @@ class Stats:
     ttft: Histogram = field(default_factory=lambda: Histogram(_TTFT))
     itl: Histogram = field(default_factory=lambda: Histogram(_ITL))
     e2e: Histogram = field(default_factory=lambda: Histogram(_E2E))
+    queue: Histogram = field(default_factory=lambda: Histogram(_E2E))
+    prefill: Histogram = field(default_factory=lambda: Histogram(_E2E))
+    decode: Histogram = field(default_factory=lambda: Histogram(_E2E))
+    tpot: Histogram = field(default_factory=lambda: Histogram(_ITL))
 
     def begin(self, served: Served) -> None:
         """Count an arrival."""
@@ -105,6 +111,14 @@ class Stats:
             self.in_flight -= 1
             if how == "complete":
                 self.e2e.observe((now_ns - served.read_ns) / 1e9)
+
+    def finish(self, sequence: Sequence, *, first_ns: int, last_ns: int) -> None:
+        """Count the times of a sequence that gave its last token: waiting, prefill, decoding."""
+        self.queue.observe((sequence.admitted_ns - sequence.arrived_ns) / 1e9)
+        self.prefill.observe((first_ns - sequence.admitted_ns) / 1e9)
+        self.decode.observe((last_ns - first_ns) / 1e9)
+        if sequence.output_tokens > 1:
+            self.tpot.observe((last_ns - first_ns) / (sequence.output_tokens - 1) / 1e9)
 
     def as_dict(self, *, with_chunks: bool) -> dict[str, Any]:
         """Return everything for /sim/stats."""
@@ -166,7 +180,11 @@ def _vllm_lines(stats: Stats, gauges: Gauges) -> Iterable[str]:
     for name, histogram in (
         ("time_to_first_token_seconds", stats.ttft),
         ("inter_token_latency_seconds", stats.itl),
+        ("request_time_per_output_token_seconds", stats.tpot),
         ("e2e_request_latency_seconds", stats.e2e),
+        ("request_queue_time_seconds", stats.queue),
+        ("request_prefill_time_seconds", stats.prefill),
+        ("request_decode_time_seconds", stats.decode),
     ):
         yield f"# TYPE vllm:{name} histogram"
         yield from histogram.lines(f"vllm:{name}", labels)
@@ -188,8 +206,19 @@ def _sglang_lines(stats: Stats, gauges: Gauges) -> Iterable[str]:
         ("cache_hit_rate", "gauge", hits),
         ("prompt_tokens_total", "counter", stats.prompt_tokens),
         ("generation_tokens_total", "counter", stats.generation_tokens),
+        ("cached_tokens_total", "counter", gauges.prefix_hits),
+        ("num_requests_total", "counter", stats.finished["stop"] + stats.finished["length"]),
     ):
         yield from _sample(f"sglang:{name}", kind, value, labels)
+    for name, histogram in (
+        ("time_to_first_token_seconds", stats.ttft),
+        ("inter_token_latency_seconds", stats.itl),
+        ("request_time_per_output_token_seconds", stats.tpot),
+        ("e2e_request_latency_seconds", stats.e2e),
+        ("queue_time_seconds", stats.queue),
+    ):
+        yield f"# TYPE sglang:{name} histogram"
+        yield from histogram.lines(f"sglang:{name}", labels)
 
 
 def _llamacpp_lines(stats: Stats, gauges: Gauges) -> Iterable[str]:

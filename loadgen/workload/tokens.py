@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from loadgen.errors import EnvironmentFault, MissingExtra, UsageError
-from loadgen.scenario.model import Scenario, names_a_file
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.target import names_a_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

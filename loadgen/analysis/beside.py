@@ -1,0 +1,97 @@
+"""The server's and the GPUs' own figures put beside a level's: the one door to telemetry."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loadgen.analysis.gpus import Gpus, gpu_figures, gpus_of
+from loadgen.analysis.prompts import unasked_tokens
+from loadgen.analysis.rates import output_tokens
+from loadgen.analysis.reconcile import Sides, foreign, reconciled
+from loadgen.analysis.server_side import Foreign, ServerFigures
+from loadgen.analysis.summary import LevelSummary
+from loadgen.analysis.table import RunData
+from loadgen.analysis.telemetry import Server, server_figures, server_of
+from loadgen.analysis.tracks import Span
+from loadgen.analysis.window import LevelPlan, Window
+from loadgen.units import NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What was listened to in a run; None where nothing was heard."""
+
+    server: Server | None
+    gpus: Gpus | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """When a level was: its windows W, and each round from its start to the end of its drain."""
+
+    windows: tuple[Span, ...]
+    whole: tuple[Span, ...]
+
+
+def heard(run: RunData) -> Beside:
+    """Sort a run's readings, once for all levels."""
+    target = run.manifest.get("target") or {}
+    engine = target.get("engine")
+    return Beside(
+        server=server_of(run.samples, engine=engine if isinstance(engine, str) else None),
+        gpus=gpus_of(run.samples),
+    )
+
+
+def stretch_of(plan: LevelPlan, windows: Sequence[Window]) -> Stretch:
+    """Return when a level was measured and when it lasted, drains included.
+
+    Where a round's start or end is not known, neither is that of the whole.
+    """
+    ends = [(entry.get("start_ns"), entry.get("end_ns")) for entry in plan.rounds]
+    whole = [
+        Span(start_ns=float(start), end_ns=float(end))
+        for start, end in ends
+        if start is not None and end is not None
+    ]
+    return Stretch(
+        windows=tuple(Span(start_ns=one.start_ns, end_ns=one.end_ns) for one in windows),
+        whole=tuple(whole) if len(whole) == len(ends) else (),
+    )
+
+
+def with_server(
+    level: LevelSummary, beside: Beside, *, everything: RunData, stretch: Stretch
+) -> LevelSummary:
+    """Add the server's figures, the GPUs', and what reconciles them with the client's."""
+    spans = stretch.windows
+    if beside.gpus is not None:
+        tokens = output_tokens(everything)
+        level = replace(level, gpu=gpu_figures(beside.gpus, windows=spans, output_tokens=tokens))
+    if beside.server is None:
+        return level
+    figures = server_figures(beside.server, windows=spans, whole=stretch.whole)
+    sides = Sides(
+        everything=everything,
+        server=beside.server,
+        figures=figures,
+        windows=spans,
+        connect_ms=_connect_ms(level, everything),
+        prompt_overhead=unasked_tokens(everything.manifest),
+    )
+    others = foreign(sides)
+    return replace(
+        level,
+        server=figures if figures != ServerFigures() else None,
+        reconciled=reconciled(sides),
+        cached_input_share_server=figures.prefix_hit_share,
+        others=others if others != Foreign() else None,
+    )
+
+
+def _connect_ms(level: LevelSummary, run: RunData) -> float | None:
+    """Return the time to connect in this level, else in the preflight."""
+    if level.connect.p50.value is not None:
+        return level.connect.p50.value
+    preflight = run.manifest.get("preflight")
+    told = preflight.get("connect_ns") if isinstance(preflight, dict) else None
+    return float(told) / NS_PER_MS if isinstance(told, int | float) else None

@@ -1,0 +1,183 @@
+"""Several servers measured alike: what became of each, and one row of figures for each.
+
+The figures of a row are those at the highest load that all were to be measured at.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadgen.analysis.alike import names_of
+from loadgen.analysis.compare import BETTER, SAME, WORSE, Comparison, Side
+from loadgen.analysis.conditions import WEIGHTS
+from loadgen.analysis.summary import Distribution, LevelSummary, Quality, Summary
+from loadgen.scenario.model import Scenario
+
+MEASURED, FAILED, INTERRUPTED, NOT_RUN = "measured", "failed", "interrupted", "not run"
+
+_OF_THE_START = ("target.model", "target.engine", "target.engine_version",
+                 *(f"conditions.{key}" for key in WEIGHTS))  # fmt: skip
+"""What a server says of itself, and another start is meant to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerResult:
+    """What became of one server; reason: why it was not measured, in one line.
+
+    directory: of its run, within the sweep's; ready_s: from its start to its first token.
+    """
+
+    name: str
+    status: str = NOT_RUN
+    reason: str | None = None
+    directory: str | None = None
+    ready_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of a candidate's figures over all levels: how many are better, which worse."""
+
+    better: int = 0
+    worse: int = 0
+    same: int = 0
+    worse_words: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRow:
+    """One server's figures; those from ``ttft`` on are of the level the matrix names.
+
+    output: tok/s at each level, None where it has none. tally: None for the baseline, and where
+        nothing was compared.
+    """
+
+    result: ServerResult
+    output: list[float | None]
+    ttft: Distribution = field(default_factory=Distribution)
+    itl: Distribution = field(default_factory=Distribution)
+    tokens_per_chunk: float | None = None
+    quality: Quality = field(default_factory=Quality)
+    error_rate: float | None = None
+    missed: list[str] = field(default_factory=list)
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A row for each server, in the order they were started in.
+
+    level: the one of the rows' figures; baseline: what the others are held against; both None
+    where nothing was measured.
+    """
+
+    levels: list[str]
+    level: str | None
+    baseline: str | None
+    rows: list[ServerRow]
+
+
+def matrix_of(
+    results: Sequence[ServerResult], sides: Mapping[str, Side], comparison: Comparison | None
+) -> Matrix:
+    """Put what was measured side by side; ``sides`` has those that have figures, by name."""
+    levels = list(dict.fromkeys(name for side in sides.values() for name in names_of(side.plans)))
+    highest = _highest(levels, sides.values())
+    tallies = _tallies(list(sides), comparison)
+    rows = [
+        _row(result, sides.get(result.name), levels=levels, highest=highest, tallies=tallies)
+        for result in results
+    ]
+    return Matrix(levels=levels, level=highest, baseline=next(iter(sides), None), rows=rows)
+
+
+def meant_to_differ(scenario: Scenario) -> list[str]:
+    """Name the conditions in which the servers of a scenario are to differ, for ``compare``."""
+    variants = [made for _, made in scenario.variants()]
+    found = [
+        f"{part}.{key}"
+        for part in ("target", "conditions", "request")
+        for key in _unlike_keys([_as_mapping(getattr(made, part)) for made in variants])
+    ]
+    starts = [None if made.server is None else _start(made) for made in variants]
+    started_alike = all(start == starts[0] for start in starts)
+    return [*found, *(() if started_alike and "target.url" not in found else _OF_THE_START)]
+
+
+def missed_objectives(summary: Summary) -> list[str]:
+    """Return the objectives that some level missed."""
+    results = [one for level in (*summary.levels, *summary.by_class) for one in level.objectives]
+    return list(dict.fromkeys(one.objective for one in results if one.verdict == "missed"))
+
+
+def _start(scenario: Scenario) -> dict[str, Any]:
+    assert scenario.server is not None
+    return scenario.server.model_dump(exclude={"project", "ready_within_s"})
+
+
+def _as_mapping(part: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a Target, or free-form
+    return part if isinstance(part, Mapping) else part.model_dump()
+
+
+def _unlike_keys(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for key in dict.fromkeys(key for part in parts for key in part):
+        if any(part.get(key) != parts[0].get(key) for part in parts):
+            yield key
+
+
+def _highest(levels: Sequence[str], sides: Iterable[Side]) -> str | None:
+    """Return the level of the highest load: by its slots, or its rate; else the last one listed."""
+    first: dict[str, LevelSummary] = {}
+    for side in sides:
+        for name in levels:
+            if name not in first and (found := side.level(name)) is not None:
+                first[name] = found.summary
+    for load in ("concurrency", "rate"):
+        loads = {name: getattr(level, load) for name, level in first.items()}
+        if loads and None not in loads.values():
+            return max(loads, key=lambda name: loads[name])
+    return levels[-1] if levels else None
+
+
+def _tallies(names: Sequence[str], comparison: Comparison | None) -> dict[str, Tally]:
+    if comparison is None:
+        return {}
+    return {name: _tally(comparison, index) for index, name in enumerate(names[1:])}
+
+
+def _tally(comparison: Comparison, candidate: int) -> Tally:
+    told = [
+        (row.word, row.changes[candidate].verdict)
+        for level in comparison.levels
+        for row in level.rows
+    ]
+    count = {verdict: sum(said == verdict for _, said in told) for verdict in (BETTER, WORSE, SAME)}
+    words = list(dict.fromkeys(word for word, said in told if said == WORSE))
+    return Tally(better=count[BETTER], worse=count[WORSE], same=count[SAME], worse_words=words)
+
+
+def _row(
+    result: ServerResult,
+    side: Side | None,
+    *,
+    levels: Sequence[str],
+    highest: str | None,
+    tallies: Mapping[str, Tally],
+) -> ServerRow:
+    if side is None:
+        return ServerRow(result=result, output=[None for _ in levels])
+    each = [side.level(name) for name in levels]
+    output = [None if one is None else one.summary.output_tokens_per_s for one in each]
+    top = each[levels.index(highest)] if highest is not None else None
+    figures = top.summary if top is not None else LevelSummary(level=0, label="")
+    return ServerRow(
+        result=result,
+        output=output,
+        ttft=figures.ttft,
+        itl=figures.itl,
+        tokens_per_chunk=figures.tokens_per_chunk,
+        quality=figures.quality,
+        error_rate=figures.error_rate,
+        missed=missed_objectives(side.summary),
+        tally=tallies.get(result.name),
+    )

@@ -1,0 +1,223 @@
+"""The run's side of the sampler: started early, told what to sample, marked, ended.
+
+The sampler is a process of its own, so that reading a page never delays the client's loop. It is
+never worth a run: one that dies is one warning, and no wait for it is longer than ``MARK_S``.
+Before the load nothing waits for it at all: what the server had counted so far is fetched here,
+unread, and read by the sampler when it has loaded.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from loadgen.client.clock import now_ns
+from loadgen.client.stock import proxy_for
+from loadgen.engines import Engine
+from loadgen.run.events import Event, Notice
+from loadgen.run.headers import Credentials
+from loadgen.run.telemetry.asked import Asked, asked_of, samples_path, spec_of
+from loadgen.scenario.model import Scenario
+
+MARK_S = 2.0
+_FIRST_PAGE_S = 0.5
+_END_S = 0.3
+_LONGEST_LINE = 1 << 20
+
+
+class Sampling:
+    """One run's sampler process."""
+
+    def __init__(self, scenario: Scenario, *, on_event: Callable[[Event], None]) -> None:
+        self._scenario = scenario
+        self._on_event = on_event
+        self._process: asyncio.subprocess.Process | None = None
+        self._asked: Asked | None = None
+        self._marks = 0
+        self._heard: dict[str, Any] = {}
+        self._told: set[str] = set()
+        self.warnings: list[str] = []
+
+    async def start(self) -> None:
+        """Start the process, so that it loads while the preflight asks."""
+        if self._scenario.telemetry.off:
+            return
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "loadgen.run.telemetry",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,  # what it has to say comes by stdout
+                limit=_LONGEST_LINE,
+                start_new_session=True,  # Ctrl-C is for the run, which ends it
+            )
+        except OSError as error:
+            await self._lost(error.strerror or str(error))
+
+    async def begin(
+        self,
+        engine: Engine,
+        *,
+        credentials: Credentials,
+        transport: httpx.AsyncBaseTransport,
+        directory: Path,
+        epoch_ns: int,
+    ) -> None:
+        """Say what to sample, now that the engine is known; nothing at all ends the process."""
+        if self._process is None:
+            return
+        asked = self._asked = asked_of(self._scenario, engine)
+        if asked.nothing:
+            await self._kill()
+            return
+        spec = spec_of(self._scenario, asked, credentials=credentials, proxy_for=proxy_for)
+        first = await _first_pages(asked, transport, spec["access"]["headers"])
+        path = str(samples_path(directory))
+        self._tell({**spec, "first": first, "path": path, "epoch_ns": epoch_ns})
+
+    async def mark(self, *, within_s: float = MARK_S) -> None:
+        """Have the server sampled now; waits for it at most so long."""
+        if self._process is None:
+            return
+        self._marks += 1
+        self._tell({"mark": self._marks})
+        try:
+            async with asyncio.timeout(within_s):
+                await self._listen(until=self._marks)
+        except TimeoutError:
+            return  # the answer counts when it comes
+
+    async def end(self) -> dict[str, Any]:
+        """End the process, killed if need be, and return ``facts``; again: the same."""
+        process = self._process
+        if process is not None:
+            if self._asked is not None and process.stdin is not None:
+                process.stdin.close()
+                try:
+                    async with asyncio.timeout(_END_S):
+                        await self._listen(until=None)
+                        await process.wait()
+                except TimeoutError:
+                    pass  # it hangs in a page
+            await self._kill()
+        return self.facts()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says: server, gpu, sweeps, failed."""
+        asked, heard = self._asked, self._heard
+        off = self._scenario.telemetry.off
+        nobody = "switched off" if off else "the sampler had not begun"
+        server = {
+            "url": None,
+            "kind": None,
+            "clears_on_read": False,
+            "why_not": (asked.no_server if asked else None) or nobody,
+            **(heard.get("server") or {}),
+        }
+        gpu = {
+            "by": None,
+            "devices": [],
+            "driver": None,
+            "why_not": (asked.no_gpu if asked else None) or nobody,
+            **(heard.get("gpu") or {}),
+        }
+        return {
+            "server": {**server, "every_s": self._scenario.telemetry.every_s},
+            "gpu": gpu,
+            "sweeps": heard.get("sweeps", 0),
+            "failed": heard.get("failed", 0),
+        }
+
+    # --- inside
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(orjson.dumps(message) + b"\n")
+
+    async def _listen(self, *, until: int | None) -> None:
+        """Hear the sampler out until it answers a mark, or ends."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            message = orjson.loads(line)
+            if "facts" in message:
+                self._learn(message["facts"])
+            if message.get("ended"):
+                return
+            if "failed" in message:
+                await self._lost(message["failed"])
+                return
+            if until is not None and message.get("marked") == until:
+                return
+        await self._lost("it ended by itself")
+
+    async def _lost(self, why: str) -> None:
+        text = f"the server's own view stops here: the sampler failed ({why})"
+        self.warnings.append(text)
+        self._on_event(Notice(text=text))
+        await self._kill()
+
+    def _learn(self, facts: dict[str, Any]) -> None:
+        """Keep what is known; say once what the user would miss or should know."""
+        self._heard = facts
+        server = facts.get("server") or {}
+        if server.get("clears_on_read"):
+            self._say(
+                f"{server['url']} gives each figure once: while this run samples it, others who "
+                "read that page miss what is read here (telemetry: {server: off} leaves it alone)"
+            )
+        if server.get("why_not"):
+            self._say(f"no metrics of the server: {server['why_not']}")
+        gpu = facts.get("gpu") or {}
+        if gpu.get("why_not") and self._scenario.telemetry.gpu != "auto":
+            self._say(f"no figures of a GPU: {gpu['why_not']}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._on_event(Notice(text=text))
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+
+
+async def _first_pages(
+    asked: Asked, transport: httpx.AsyncBaseTransport, headers: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Fetch the pages up to the first that is there; none where nothing comes at once."""
+    pages: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(_FIRST_PAGE_S):
+            for url, _ in asked.pages:
+                pages.append(await _fetched(url, transport, headers))
+                if pages[-1]["status"] == 200:
+                    break
+    except (httpx.HTTPError, OSError):  # TimeoutError is one, too
+        pass
+    return pages
+
+
+async def _fetched(
+    url: str, transport: httpx.AsyncBaseTransport, headers: dict[str, str]
+) -> dict[str, Any]:
+    began_ns = now_ns()
+    request = httpx.Request("GET", url, headers=headers)
+    request.extensions["timeout"] = {"connect": _FIRST_PAGE_S}
+    response = await transport.handle_async_request(request)
+    body = (await response.aread()).decode("utf-8", "replace")
+    at_ns = (began_ns + now_ns()) // 2
+    return {"url": url, "status": response.status_code, "body": body, "at_ns": at_ns}
