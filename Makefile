@@ -6,7 +6,7 @@ DEV := .venv/.dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-real test-docker test-browser test-slow test-all bench wheel clean
+.PHONY: help demo test lint format test-real test-vllm test-docker test-browser test-slow test-all bench wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ format: $(DEV)  ## put the code in shape
 test-real: $(DEV)  ## drive real engines: llama.cpp and transformers, in venvs of their own
 	@$(BIN)/pytest tests/real -m real
 
+test-vllm: $(DEV)  ## drive the real vLLM, built for the CPU, in a venv of its own (minutes)
+	@$(BIN)/pytest tests/vllm -m vllm -rs
+
 test-docker: $(DEV)  ## drive containers on a Docker engine of their own, or say what is missing
 	@$(BIN)/pytest tests/docker -m docker
 
@@ -38,7 +41,7 @@ test-browser: $(DEV)  ## draw the report in headless chromium
 test-slow: $(DEV)  ## the tests that take longer
 	@$(BIN)/pytest -m slow -n 2 --dist loadfile
 
-test-all: test test-slow test-browser test-real test-docker  ## all of the above
+test-all: test test-slow test-browser test-real test-vllm test-docker  ## all of the above
 
 bench: $(DEV)  ## measure the client itself against its targets (quiet machine, minutes)
 	@$(BIN)/python tests/bench/run.py

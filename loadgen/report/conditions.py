@@ -55,7 +55,7 @@ def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...
     if manifest.get("plan_hash"):
         facts.append(Fact("plan", plain(manifest["plan_hash"])))
     facts += _found(_mapping(manifest, "conditions"))
-    for group in ("seeds", "client", "preflight"):
+    for group in ("seeds", "client", "preflight", "telemetry"):
         facts += [Fact(f"{group}: {key}", value) for key, value in _flat(manifest.get(group))]
     if manifest.get("loadgen"):
         facts.append(Fact("loadgen", plain(manifest["loadgen"])))

@@ -14,8 +14,9 @@ LIMIT_S = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run: the exit status, both outputs, and the directory's content."""
+    """One run: the exit status, both outputs, and the directory with its content."""
 
+    directory: Path
     status: int
     out: str
     err: str
@@ -55,6 +56,7 @@ def measured(status: int, out: str, err: str, directory: Path) -> Measured:
     manifest, records = read(directory)
     summary = orjson.loads((directory / "summary.json").read_bytes())
     return Measured(
+        directory=directory,
         status=status,
         out=out,
         err=err,
