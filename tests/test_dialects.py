@@ -41,8 +41,8 @@ class Expected:
 DIALECTS = {
     "vllm": Expected(engine="vllm", version="0.32.0", sizes_known=True),
     "trtllm": Expected(engine="trtllm", version="1.3.0", sizes_known=True, cached=0),
-    "llamacpp": Expected(engine="llamacpp", cached=0),
-    "sglang": Expected(engine="sglang", sizes_known=True),
+    "llamacpp": Expected(engine="llamacpp", version="simulated", cached=0),
+    "sglang": Expected(engine="sglang", version="simulated", sizes_known=True),
     # it ends a stream with the finish reason, and answers n=2 with one choice
     "transformers": Expected(engine="transformers", takes_n=False, flags=("no_done",)),
     # none of its answers names it: what every server takes is sent

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import drive
 import numpy as np
 import orjson
 import pytest
@@ -254,9 +255,7 @@ def test_a_run_of_two_workers_reports_the_percentiles_of_all_its_samples(tmp_pat
 def started(server: Server, out: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     line = command("run", "--url", server.url, "--input-tokens", "8", "--output-tokens", "4",
                    "--workers", "2", "--out", str(out), *flags)  # fmt: skip
-    with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with drive.started(line, stdout=subprocess.PIPE) as running:
         try:
             yield running
         finally:
@@ -272,9 +271,13 @@ def wait_for(running: "subprocess.Popen[str]", word: str) -> None:
 
 
 def workers_under(running: "subprocess.Popen[str]") -> list[int]:
-    """The processes of the workers, in the order of their numbers."""
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text()
-    return sorted(int(pid) for pid in children.split())
+    """The processes of the workers, in the order of their numbers; beside them is a sampler."""
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    return sorted(int(pid) for pid in children if "telemetry" not in said_by(pid))
+
+
+def said_by(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def gone(pid: int) -> bool:
