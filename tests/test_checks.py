@@ -16,6 +16,7 @@ from loadgen.analysis.summary import Check, Distribution, LevelSummary, Quantile
 from loadgen.cli.report import command as report
 from loadgen.cli.run import exit_code
 from loadgen.client.clock import now_ns
+from loadgen.report.checklist import check_figure
 from loadgen.report.terminal import render_terminal
 from loadgen.report.view import build_view
 from loadgen.report.write import render, summarise_run
@@ -145,6 +146,24 @@ def test_a_sound_client_is_one_line() -> None:
     assert "client fine (user lag p99 0.200 ms, send lag p99 0.100 ms" in text
     assert "\nChecks\n" not in text
     assert text.startswith("all good")
+
+
+def test_levels_of_unlike_n_do_not_contradict_one_another_in_one_line() -> None:
+    """The larger level's p99 is the smaller one's p95 and less: each figure stands once."""
+    sends = [distribution(np.array([0.1] * (n - 4) + [late] * 4)) for n, late in
+             ((30, 0.443), (200, 0.2))]  # fmt: skip
+    levels = [sound(send_lag=one, label=f"concurrency {i}") for i, one in enumerate(sends)]
+    text = render_terminal(build_view(with_checks(summary(*levels))), width=400)
+    assert "send lag 0.443 ms (p95 or p99 by n), " in text
+    assert "send lag p9" not in text[: text.index("Levels")]
+    assert "loop lag max 12.0 ms" in text
+
+
+def test_a_bound_that_nothing_can_cross_is_not_shown() -> None:
+    idle = found(sound(user_lag=tail(0.2, p90=0.1), coalesced_share=0.0))["coalesced"]
+    late = found(sound(user_lag=tail(8, p90=3), coalesced_share=0.02))["coalesced"]
+    assert check_figure(idle) == "coalesced 0 %"
+    assert check_figure(late) == "coalesced 2 % (at most 10 %)"
 
 
 def test_the_worst_verdict_is_found() -> None:

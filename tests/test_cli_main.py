@@ -19,6 +19,14 @@ def test_help_lists_every_verb_and_says_where_the_key_goes() -> None:
     assert "--api-key" not in result.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["server"]], ids=["loadgen", "server"])
+def test_a_bare_group_prints_its_help(group: list[str]) -> None:
+    bare, asked = (CliRunner().invoke(main, [*group, *flag]) for flag in ([], ["--help"]))
+    assert (bare.exit_code, bare.stderr) == (2, "")
+    assert bare.stdout == asked.stdout
+    assert bare.stdout.count("\n") > 10
+
+
 def test_the_version_is_told() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert (result.exit_code, result.stdout) == (0, "loadgen, version 0.1.0\n")
@@ -29,7 +37,8 @@ def test_the_version_is_told() -> None:
     [
         (["plna"], "no verb 'plna'; did you mean 'plan'?; see loadgen --help"),
         (["zzz"], "no verb 'zzz'; verbs are run, plan, "),
-        (["plan", "--modle", "x"], "plan: no option --modle; did you mean --mod"),
+        (["plan", "--modle", "x"], "plan: no option --modle; did you mean --model"),
+        (["run", "--urll", "x"], "run: no option --urll; did you mean --url or --turns?"),
         (["plan", "--toke", "x"], "plan: no option --toke; "),
         (["plan", "--rounds", "x"], "plan: Invalid value for '--rounds': 'x' is not a valid"),
         (["plan"], "nothing to measure: name a scenario file, or a server like --url http://local"),

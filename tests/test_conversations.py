@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from drive import command, measure, read, scenario
+from drive import command, measure, read, scenario, started, until_said
 from serve import Asked, Out, Script, scripted
 
 from loadgen.workload.plan import schedule_of
@@ -191,13 +191,8 @@ def test_an_interrupt_does_not_wait_for_a_user_to_think(service_s: float, tmp_pa
         line = command("run", "--url", server.url, "-c", "3", "--turns", "3", "--think-time", "30s",
                        "--duration", "60s", "--warmup", "0 requests", "--input-tokens", "8",
                        "--output-tokens", "4", "--out", str(tmp_path / "run"))  # fmt: skip
-        with subprocess.Popen(
-            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as running:
-            assert running.stderr is not None
-            for text in running.stderr:
-                if ": measure" in text:
-                    break
+        with started(line, stdout=subprocess.PIPE) as running:
+            until_said(running.stderr, ": measure")
             with pytest.raises(subprocess.TimeoutExpired):
                 running.wait(0.2)
             running.send_signal(signal.SIGINT)

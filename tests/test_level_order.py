@@ -1,12 +1,11 @@
 """The order of levels in each round, and the rest between them."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from drive import command, loadgen, measure, read, scenario
+from drive import command, loadgen, measure, read, scenario, started, until_said
 from serve import Asked, Out, scripted
 
 from loadgen.client.clock import now_ns
@@ -82,15 +81,11 @@ def test_a_signal_ends_the_rest(tmp_path: Path) -> None:
     with scripted(answer) as server:
         flags = ["run", "--url", server.url, "-c", "1,2", "--requests", "4", "--out", str(out),
                  "--set", "each_level.cooldown=30s"]  # fmt: skip
-        process = subprocess.Popen(
-            command(*flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stderr is not None
-        while "concurrency 1: done" not in process.stderr.readline():
-            pass
-        begun = now_ns()
-        os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=20)
+        with started(command(*flags), stdout=subprocess.PIPE) as process:
+            until_said(process.stderr, "concurrency 1: done")
+            begun = now_ns()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=20)
     assert process.returncode == 130
     assert now_ns() - begun < 10e9
     assert (read(out)[0]["status"], len(read(out)[0]["levels"])) == ("interrupted", 1)

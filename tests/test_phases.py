@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from loadgen.record import Phase
-from loadgen.run.phases import Phases, PlannedPhases, reason_of
+from loadgen.run.phases import LogPhases, Phases, PlannedPhases, reason_of
 from loadgen.scenario.model import Span
 
 S = 1_000_000_000
@@ -168,3 +168,29 @@ def test_a_stopped_schedule_sends_nothing_more(
 )
 def test_what_ends_a_phase_has_a_name(measure: Span, reason: str) -> None:
     assert reason_of(measure) == reason
+
+
+@pytest.mark.parametrize(
+    ("warmup", "letters", "edges"),
+    [(NONE, "mmm--", (0, 2)), (span(requests=1), "wmm--", (1, 2)), (span(9.0), "www--", (2, 2))],
+    ids=["none", "of the log's own", "longer than the log"],
+)
+def test_a_log_that_is_sent_once_ends_its_level(
+    warmup: Span, letters: str, edges: tuple[float, float]
+) -> None:
+    phases = LogPhases(warmup=warmup, expected=3, start_ns=0)
+    assert admitted(phases, 0, 1, 2, 3, 4) == letters
+    assert (edges_s(phases), phases.stop_reason) == (edges, "log")
+
+
+def test_what_a_failed_turn_cuts_off_is_not_waited_for() -> None:
+    phases = LogPhases(warmup=NONE, expected=5, start_ns=0)
+    assert admitted(phases, 0, 1) == "mm"
+    phases.forgo(3)
+    assert (phases.phase, edges_s(phases)) == (Phase.DRAIN, (0, 1))
+
+
+def test_a_worker_without_a_conversation_is_over_at_once() -> None:
+    phases = LogPhases(warmup=NONE, expected=0, start_ns=0)
+    phases.advance(0)
+    assert (phases.phase, phases.stop_reason) == (Phase.DRAIN, "log")

@@ -190,6 +190,38 @@ def test_the_whole_windows_rate_and_the_rate_between_ends_are_two_labelled_figur
     assert {"requests", "first end to last"} <= set(labels)
 
 
+def waves(*starts_ms: float, apart_ms: float = 10, of: int = 4) -> list[Record]:
+    """Ends of clients in step: so many at each start, one after another."""
+    ends = [start + apart_ms * number for start in starts_ms for number in range(of)]
+    return [record(number, at=[end]) for number, end in enumerate(ends)]
+
+
+def test_of_clients_in_step_only_the_ends_after_the_first_wave_count() -> None:
+    """8 ends from 1030 to 3030 ms; all but the first would be 11 in 2.03 s, 5.42/s."""
+    found = only(make_run(waves(1000, 2000, 3000), [level(window=(0, 4000))]))
+    assert found.requests_per_s_between_ends == pytest.approx(4.0)
+
+
+def test_a_stall_does_not_make_one_wave_of_all_ends_before_it() -> None:
+    ends = np.array([1, 2, 3, 4, 5, 9, 10, 11, 12, 13], dtype=float)
+    assert rates.first_wave(ends) == 1
+    pairs = np.array([0, 0.01, 1, 1.01, 2, 2.01, 3, 3.01, 8, 8.01, 9, 9.01, 10, 10.01, 11, 11.01])
+    assert rates.first_wave(pairs) == 2
+
+
+def test_independent_ends_come_one_by_one() -> None:
+    rng = np.random.default_rng(7)
+    found = [rates.first_wave(np.cumsum(rng.exponential(size=60))) for _ in range(200)]
+    assert found.count(1) == 200
+    assert rates.first_wave(np.array([5.0])) == rates.first_wave(np.array([5.0, 5.0])) == 1
+
+
+def test_waves_whose_ends_scatter_over_a_fifth_of_their_time_are_still_waves() -> None:
+    rng = np.random.default_rng(3)
+    ends = np.sort(np.repeat(np.arange(12.0), 16) + rng.uniform(0, 0.2, 192))
+    assert rates.first_wave(ends) == 16
+
+
 def test_tokens_by_slices_add_up_to_the_windows_tokens() -> None:
     run = make_run([record(at=every(10, first=10, count=100))], [level(window=(0, 1000))])
     facts = placed(measured(run))

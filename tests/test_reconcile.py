@@ -8,9 +8,9 @@ from make import level, make_run, record
 from telemetry_make import S, histogram, series, span, with_readings
 
 from loadgen.analysis.metrics import summarise
-from loadgen.analysis.reconcile import aligned
 from loadgen.analysis.server_side import Foreign, Reconciled
 from loadgen.analysis.summary import LevelSummary
+from loadgen.analysis.tracks import aligned
 from loadgen.record import Outcome, Record
 
 W = level(window=(0, 10_000), start_ns=0, end_ns=12_000_000_000)
@@ -102,7 +102,8 @@ def test_the_gap_between_the_ttfts_is_explained_by_its_parts() -> None:
     assert found.agrees
     assert found.text == (
         "6 ms between them: 1 ms round trip (time to connect) + 2 ms sending the prompt + 3 ms"
-        " HTTP, a wait before the server's clock starts; of the server's: 60 ms queue"
+        " that remain: HTTP, any wait before the server's clock starts;"
+        " of the server's: 60 ms queue"
     )
 
 
@@ -146,6 +147,20 @@ def test_times_are_compared_over_whole_readings() -> None:
     sweeps = np.array([0.4, 1.0, 2.0, 3.0, 4.2]) * S
     assert aligned([span(0.5, 4)], sweeps) == [span(1, 3)]
     assert aligned([span(0.5, 1.9)], sweeps) == [span(0.5, 1.9)]
+
+
+def test_the_servers_own_table_and_the_comparison_speak_of_the_same_stretch() -> None:
+    """Whole readings from 1 to 9 s; one before them saw a first token of 400 ms."""
+    slow, quick = [0.4], [0.1] * 9
+    told = [(-0.5, []), (1, slow), (9, [*slow, *quick]), (10.5, [*slow, *quick, 0.9])]
+    queue = "vllm:request_queue_time_seconds"
+    readings = [histogram(name, at, seen, bounds=BOUNDS) for name in (TTFT, queue)
+                for at, seen in told]  # fmt: skip
+    found = of(ours(), *readings)
+    assert found.server is not None
+    assert found.server.ttft_ms is not None
+    assert found.server.ttft_ms == found.server.queue_ms
+    assert named(found)["TTFT mean"].server == found.server.ttft_ms.mean == pytest.approx(100)
 
 
 def test_nothing_heard_reconciles_nothing() -> None:

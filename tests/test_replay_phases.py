@@ -10,6 +10,7 @@ from loadgen.run.phases import CountedPhases
 from loadgen.scenario.model import Scenario
 from loadgen.workload.arrivals import Schedule, busiest_second
 from loadgen.workload.plan import plan_hash, plan_levels, schedule_of, source_without_nonce
+from loadgen.workload.replay.follow import course_through, natural_answers
 
 TARGET = "target: {url: http://h}\n"
 
@@ -122,6 +123,56 @@ def test_what_plan_says_of_a_log_is_a_scenario_with_the_same_plan(tmp_path: Path
     assert (planned.requests, planned.input_tokens, planned.output_tokens) == (4, 4096, 16)
 
 
+def test_a_log_that_is_sent_once_is_split_between_levels_and_all_of_it_is_planned(
+    tmp_path: Path,
+) -> None:
+    log_file(tmp_path, sessions(5, 3))
+    text = (f"{TARGET}prompts: {{source: replay, file: log.jsonl}}\n"
+            "levels: [{concurrency: 1, once: true}, {concurrency: 9, once: true}]")  # fmt: skip
+    made = load_text(text, tmp_path)
+    planned = plan_levels(made, source_without_nonce(made))
+    assert [(level.arrivals, level.requests) for level in planned] == [(2, 6), (3, 9)]
+    again = Scenario.model_validate(made.public_dict()).located(tmp_path)
+    assert plan_hash(again) == plan_hash(made)
+
+
+@pytest.mark.parametrize(
+    ("level", "measure", "said"),
+    [
+        ({"concurrency": 1, "once": True}, None, []),
+        ({"concurrency": 4, "once": True}, None, ["2 conversations to send"]),
+        ({"concurrency": 1}, "6 requests", []),
+        ({"concurrency": 1}, "7 requests", ["asks for 7 requests, its part of the log has 6"]),
+        ({"concurrency": 1}, "9s", ["where the log ends before the level, it begins again"]),
+        ({"speed": 1}, None, []),
+    ],
+    ids=["once", "empty slots", "as many", "more", "a time", "its own times"],
+)
+def test_what_is_sent_again_or_not_at_all_is_said_first(
+    level: dict[str, object], measure: str | None, said: list[str], tmp_path: Path
+) -> None:
+    parts = {"each_level": {"measure": measure}} if measure else {}
+    made = replaying(log_file(tmp_path, sessions(2, 3)), level, parts=parts)
+    assert [text in line for text, line in zip(said, course_through(made), strict=True)] == [
+        True for _ in said
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [({}, ["answers may take their natural length (recorded: mean 6.0 tokens)"]),
+     ({"match_output_length": True}, [])],
+    ids=["natural", "matched"],
+)  # fmt: skip
+def test_answers_that_do_not_get_their_recorded_length_are_told(
+    keys: dict[str, object], said: list[str], tmp_path: Path
+) -> None:
+    rows = [litellm(at, chat("a"), completion_tokens=4 * at + 4) for at in range(2)]
+    told = natural_answers(replaying(log_file(tmp_path, rows), **keys))
+    assert [line.partition("; ")[0] for line in told] == said
+    assert not natural_answers(replaying(log_of(tmp_path)))  # of words: they get it
+
+
 def test_another_log_another_plan(tmp_path: Path) -> None:
     one = replaying(log_of(tmp_path))
     other = replaying(log_file(tmp_path, [mooncake(1000 * at, [1]) for at in range(10)], "o.jsonl"))
@@ -154,6 +205,12 @@ def test_the_busiest_second_is_found() -> None:
          "s.yaml: levels[0].speed: follows a log; it needs prompts: {source: replay}"),
         ("prompts: {source: replay, file: log.jsonl}\nlevels: [{rate: 2/s, jitter: true}]",
          "jitter goes with speed"),
+        ("prompts: {source: replay, file: log.jsonl}\nlevels: [{speed: 2, once: true}]",
+         "once goes with concurrency or sessions"),
+        ("prompts: {source: replay, file: log.jsonl}\nlevels: [{concurrency: 2, once: true}]\n"
+         "each_level: {measure: 9s}", "is as long as a log that is sent once"),
+        ("prompts: {input_tokens: 5, output_tokens: 5}\nlevels: [{concurrency: 2, once: true}]",
+         "is of a log; it needs prompts: {source: replay}"),
         ("prompts: {source: replay, file: log.jsonl}\nlevels: [{speed: 2, rate: 2/s}]",
          "both rate and speed are given"),
         ("prompts: {source: replay, file: log.jsonl, turns: 3}", "turns does not go with"),
@@ -167,8 +224,8 @@ def test_the_busiest_second_is_found() -> None:
         ("prompts: {input_tokens: 5, output_tokens: 5, window: 1s..2s}\nlevels: [{concurrency: 1}]",
          "window goes with source: replay"),
     ],
-    ids=["speed", "jitter", "two-loads", "turns", "over", "sample", "file", "format", "columns",
-         "window"],
+    ids=["speed", "jitter", "once-open", "once-long", "once-made", "two-loads", "turns", "over",
+         "sample", "file", "format", "columns", "window"],
 )  # fmt: skip
 def test_what_does_not_go_together_is_said(text: str, problem: str, tmp_path: Path) -> None:
     log_of(tmp_path)

@@ -263,6 +263,37 @@ def test_a_closed_replay_goes_once_through_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("slots", [2, 8], ids=["few slots", "more slots than conversations"])
+def test_a_closed_replay_sends_each_conversation_once_with_all_its_turns(
+    slots: int, workers: int, tmp_path: Path
+) -> None:
+    rows = [*sessions(3, 3), *sessions(5, 2)[6:]]
+    log = log_file(tmp_path, rows)
+    with scripted(answer) as server:
+        _, records = replay(server, log, tmp_path / "run", workers=workers,
+                            level={"concurrency": slots, "once": True})  # fmt: skip
+        sent = [_text(body["messages"]) for body in bodies(server)]
+    assert sorted(sent) == sorted(_text(row["messages"]) for row in rows)
+    assert {record["outcome"] for record in records} == {"ok"}
+
+
+def test_a_failed_turn_ends_a_conversation_and_not_a_closed_replay(tmp_path: Path) -> None:
+    async def script(asked: Asked, out: Out) -> None:
+        if _text(asked.json).count("1.2") == 1:
+            await out.whole(500, {"error": {"message": "no"}})
+        else:
+            await out.stream("ok")
+
+    log = log_file(tmp_path, sessions(3, 4))
+    with scripted(script) as server:
+        manifest, records = replay(server, log, tmp_path / "run",
+                                   level={"concurrency": 2, "once": True})  # fmt: skip
+    level = manifest["levels"][0]
+    assert (len(records), level["conversations_cut"], level["stop_reason"]) == (10, 1, "log")
+
+
+@pytest.mark.slow
 @needs_traces
 def test_the_azure_trace_arrives_at_its_own_times(tmp_path: Path) -> None:
     due, arrived, done = azure(tmp_path, "--speed", "60", "--sample", "0.3")

@@ -10,7 +10,7 @@ from replay_make import chat, litellm, log_file, mooncake, read, replaying
 
 from loadgen.units import NS_PER_S
 from loadgen.workload.plan import schedule_of
-from loadgen.workload.replay.blocks import block_ids, hit_share
+from loadgen.workload.replay.blocks import block_ids, fine_ids, hit_share, tokens_in
 from loadgen.workload.replay.entry import Entry
 from loadgen.workload.replay.follow import kept_of
 from loadgen.workload.replay.found import facts_of
@@ -100,3 +100,21 @@ def test_tools_come_before_messages_and_part_prefixes() -> None:
     tools = [{"type": "function", "function": {"name": "now"}}]
     plain, armed = Entry(messages=chat("a")), Entry(messages=chat("a"), params={"tools": tools})
     assert block_ids(plain) != block_ids(armed)
+
+
+def test_what_turns_repeat_counts_though_they_are_short(tmp_path: Path) -> None:
+    said = ["a" * 90, "b" * 90, "c"]  # the first turn has 123 bytes, of which the second repeats
+    rows = [litellm(0, chat(*said[:1]), session_id="s"), litellm(1, chat(*said), session_id="s")]
+    share = facts_of(read(log_file(tmp_path, rows)))["prefix_hit_share"]
+    # blocks of 64 bytes: 2 and 5; the last of the first turn goes on otherwise in the second
+    assert share == pytest.approx(1 / 7)
+
+
+def test_a_long_text_has_eight_fine_blocks_and_then_whole_ones(tmp_path: Path) -> None:
+    path = log_file(tmp_path, [{"prompt": "x" * 1200}])
+    entry = read(path, chat=False).entry(0)
+    ids = fine_ids(entry)
+    assert len(ids) == 8 + 2
+    counts = np.array([3, 8, 10, 10])
+    text = np.array([True, True, True, False])
+    assert tokens_in(counts, text=text, block_size=5).tolist() == [48, 128, 384, 50]

@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_make import error, failing, level, view
+from compare_make import compared, noise, timed
+from report_make import error, failing, level, summary, view
 
+from loadgen.report.compare import comparison_page
 from loadgen.report.html import render_html
 from loadgen.report.view import View
 
@@ -53,7 +55,7 @@ def page_of(shown: View, at: Path) -> Path:
     ("shown", "least"),
     [
         pytest.param(view(), 8, id="four levels"),
-        pytest.param(view(level()), 8, id="one level"),
+        pytest.param(view(level()), 1, id="one level"),
         pytest.param(view(level(0), level(1, concurrency=None)), 8, id="both kinds of load"),
         pytest.param(view(failing()), 1, id="F14 nothing ok"),
     ],
@@ -79,6 +81,19 @@ def test_the_page_asks_the_network_for_nothing(extra: str, title: str, tmp_path:
     watched = page.read_text().replace("<head>", WATCH, 1).replace("</main>", f"{extra}</main>", 1)
     page.write_text(watched)
     assert f"<title>{title}</title>" in browse(page, "--dump-dom").stdout
+
+
+def test_a_comparison_draws_its_curves_and_asks_for_nothing(tmp_path: Path) -> None:
+    made = {name: summary(level(), level(1, concurrency=16)) for name in ("fp16", "int4")}
+    page = tmp_path / "comparison.html"
+    page.write_text(
+        comparison_page(compared(timed(noise(20, seed=1)), timed(noise(20, seed=2))), made)
+    )
+    done = browse(page, "--dump-dom", "--enable-logging=stderr", "--v=0")
+    assert done.stdout.count('class="plot js-plotly-plot"') == 4
+    assert "CONSOLE" not in done.stderr
+    page.write_text(page.read_text().replace("<head>", WATCH, 1))
+    assert "<title>asked 0 blocked 0</title>" in browse(page, "--dump-dom").stdout
 
 
 def test_a_servers_script_does_not_run(tmp_path: Path) -> None:

@@ -51,6 +51,19 @@ def test_a_drain_lasts_at_most_its_limit() -> None:
     assert shown(io.StringIO(), [drain]) == "4/s: drain, at most 1m\n"
 
 
+def test_each_line_of_one_run_of_several_begins_with_the_servers_name() -> None:
+    stream = io.StringIO()
+    with Progress(stream, of="int8") as tell:
+        for event in EVENTS:
+            tell(event)
+    assert [line.split(": ")[0] for line in stream.getvalue().splitlines()] == ["int8"] * 4
+
+
+def test_a_warm_up_of_nothing_is_not_announced() -> None:
+    none = PhaseChanged(level=0, label="c", phase="warmup", planned_s=None, planned_requests=0)
+    assert shown(io.StringIO(), [none]) == ""
+
+
 def test_a_terminal_shows_the_running_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")

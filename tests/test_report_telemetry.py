@@ -21,6 +21,7 @@ from loadgen.report.grid import Table
 from loadgen.report.markdown import render_markdown
 from loadgen.report.telemetry import gpu_table, reconciled_table, server_facts, server_table
 from loadgen.report.terminal import render_terminal
+from loadgen.report.view import build_view, first_line
 from loadgen.report.write import render, summarise_run, write_all
 from loadgen.simulator.engine import EngineSpec
 from loadgen.simulator.spec import SimulatorSpec
@@ -55,12 +56,20 @@ def test_the_servers_table_holds_what_it_told_and_no_empty_column() -> None:
     assert found == {
         "concurrency": "8", "running": "15.9 / 16", "waiting": "11.8 / 16",
         "KV cache": "97 % / 100 %", "preempted": "2", "prefix hits": "0 %", "TTFT": "812",
+        "readings": "60",
     }  # fmt: skip
     waiting = server_table([heard()]).rows[0][2]
     assert (waiting.tone, waiting.title.startswith("queue-bound: on average 11.8")) == (
         "warn",
         True,
     )
+
+
+def test_means_of_too_few_readings_are_said_to_be_that() -> None:
+    few = ServerFigures(samples=2, running_max=8, waiting_max=3)
+    found = row(server_table([level(server=few)]))
+    assert (found["running"], found["waiting"], found["readings"]) == ("too few", "too few", "2")
+    assert "KV cache" not in found
 
 
 def test_the_gpus_table() -> None:
@@ -113,6 +122,21 @@ def test_why_there_is_no_view_of_the_server_is_said_once(
     assert [fact.text for fact in facts] == ([said] if said else [])
 
 
+def test_a_reason_that_is_among_the_warnings_is_not_said_again() -> None:
+    asked = summary(level(), telemetry=Telemetry(why_not="HTTP 500"),
+                    warnings=["no metrics of the server: HTTP 500"])  # fmt: skip
+    assert server_facts(asked) == ()
+    told = {"telemetry": {"server": {"why_not": "no page"}}}
+    shown = build_view(summary(telemetry=Telemetry(why_not="no page")), manifest=told)
+    for text in (render_terminal(shown), render_markdown(shown)):
+        assert text.count("no page") == 1
+
+
+def test_figures_asked_for_in_vain_are_not_all_good() -> None:
+    verdict = first_line(summary(level(), warnings=["no figures of a GPU: no connection"]))
+    assert verdict.text.endswith("; mind: no figures of a GPU: no connection")
+
+
 def test_one_line_says_whether_both_sides_agree() -> None:
     assert server_facts(summary(level(reconciled=[SAME])))[0].text == (
         "agrees with the client's counts and times"
@@ -148,7 +172,8 @@ def test_a_server_with_few_kv_tokens_is_found_queue_bound(few_kv: Path) -> None:
     assert found.server.waiting_mean == pytest.approx(9, abs=1)
     assert found.server.running_max == 3
     text = render(few_kv, "terminal")
-    waiting = f"queue-bound: on average {found.server.waiting_mean:.3g} requests waited"
+    assert found.server.queued_mean == pytest.approx(found.server.waiting_mean, rel=0.25)
+    waiting = f"queue-bound: on average {found.server.queued_mean:.3g} requests waited"
     assert waiting in " ".join(text.split())
     assert "The server's own view" in text
     assert "client fine" in text

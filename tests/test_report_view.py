@@ -1,6 +1,6 @@
 """What a report says, before any markup: its first line, its tables, its series."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from report_make import (
@@ -15,7 +15,13 @@ from report_make import (
     view,
 )
 
-from loadgen.analysis.summary import LevelSummary, Quantile, Summary
+from loadgen.analysis.summary import (
+    Distribution,
+    LevelSummary,
+    Quantile,
+    Steadiness,
+    Summary,
+)
 from loadgen.report.grid import Table
 from loadgen.report.legend import FORMULAS
 from loadgen.report.percentiles import MAIN_METRICS, MORE_METRICS
@@ -35,6 +41,9 @@ SPOILED = level(3, invalid="12 requests lost to too few descriptors")
     ("made", "tone", "start"),
     [
         pytest.param(summary(level()), "good", "all good: 1 level, 400 requests ok", id="sound"),
+        pytest.param(summary(level(), warnings=["no figures of a GPU: no connection"]), "warn",
+                     "1 level, 400 requests ok in measure, none failed; mind: no figures of a GPU",
+                     id="asked for in vain"),
         pytest.param(summary(level(), warnings=["x is off"]), "warn", "1 level", id="warning"),
         pytest.param(summary(SPOILED), "bad", "the client spoiled concurrency 8", id="spoiled"),
         pytest.param(summary(level(objectives=[missed()])), "bad", "objective missed: ttft p95",
@@ -63,6 +72,55 @@ def test_the_first_line_says_whether_the_figures_may_be_used(
 def test_an_objective_missed_everywhere_is_told_once() -> None:
     made = [level(i, concurrency=c, objectives=[missed()]) for i, c in enumerate((1, 8))]
     assert first_line(summary(*made)).text == "objective missed: ttft p95 <= 500ms at every level"
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (level(), "1 level, 400 requests ok in measure, none failed"),
+        (level(e2e=distribution(900, n=340)),
+         "1 level, 400 requests ok in measure (340 in the percentiles), none failed"),
+        (level(e2e=distribution(900, n=340), questions=60),
+         "(340 in the percentiles, 60 questions among them), none failed"),
+        (level(outcomes={"ok": 1}, e2e=Distribution(), questions=1), "1 question among them"),
+    ],
+    ids=["all", "cut", "questions", "one"],
+)  # fmt: skip
+def test_the_first_line_says_what_its_requests_are(made: LevelSummary, said: str) -> None:
+    assert said in first_line(summary(made)).text
+
+
+@pytest.mark.parametrize(
+    ("n", "course"),
+    [("too few", "unknown (under 50 requests)"), ("off", "unknown")],
+)
+def test_a_course_that_is_not_known_says_why(n: str, course: str) -> None:
+    found = Steadiness(truncation=n, verdict="unknown")
+    assert cell(view(level(steadiness=found)).course, "course").text == course
+
+
+def test_what_an_interval_needs_is_explained_under_the_table() -> None:
+    few = view(level(ttft=distribution(80, n=30)))
+    assert cell(few.intervals, "TTFT p95").text == "needs 72"
+    assert few.intervals.note.startswith("needs N: about so many requests")
+    assert view(level()).intervals.note == ""
+
+
+def test_gaps_of_few_requests_need_more_requests_not_more_gaps() -> None:
+    gaps = Distribution(n=5_000, mean=9, min=8, max=20, p95=Quantile(value=12))
+    shown = view(level(itl=gaps))
+    assert cell(shown.intervals, "ITL p95").text == "needs 40"
+    table = next(one for one in shown.percentiles if one.title.startswith("ITL"))
+    assert cell(table, "p95").small == "n too small, 40 requests needed"
+    assert "N needed: about so many requests" in table.note
+
+
+def test_what_samples_are_worth_is_explained_under_the_table() -> None:
+    alike = replace(distribution(80), effective_n=14.2)
+    table = view(level(ttft=alike)).percentiles[0]
+    assert cell(table, "n").small == "worth 14"
+    assert table.note.startswith("worth N: ")
+    assert view(level()).percentiles[0].note == ""
 
 
 def test_the_first_line_tells_an_interruption_before_the_failures() -> None:
@@ -124,14 +182,15 @@ def test_an_invalid_level_is_marked_in_every_table_and_in_the_curves() -> None:
 
 
 def test_a_level_of_an_open_loop_is_named_by_its_rate() -> None:
-    shown = view(level(concurrency=None))
+    shown = view(level(concurrency=None), level(1, concurrency=None, rate=8.0))
     assert cell(shown.levels, "level").text == "4/s poisson"
     assert shown.charts[0].x.title == "offered rate, requests/s"
 
 
 def test_an_open_loop_shows_the_offered_rate_beside_the_served_one() -> None:
-    chart = next(c for c in view(level(concurrency=None)).charts if c.key == "requests")
-    assert chart.lines[0].y == (4.0,)
+    shown = view(level(concurrency=None), level(1, concurrency=None, rate=8.0))
+    chart = next(c for c in shown.charts if c.key == "requests")
+    assert chart.lines[0].y == (4.0, 8.0)
     assert [line.name for line in chart.lines] == ["offered", "ok"]
 
 
@@ -150,12 +209,19 @@ def test_curves_run_along_concurrency_whatever_the_order_of_levels() -> None:
 
 def test_the_curve_of_ttft_holds_the_percentiles_and_their_intervals() -> None:
     made = level()
-    chart = next(c for c in view(made).charts if c.key == "ttft")
+    other = level(1, concurrency=16)
+    chart = next(c for c in view(made, other).charts if c.key == "ttft")
     p50, p95 = chart.lines
-    assert (p50.y, p50.low, p50.high) == (
-        (made.ttft.p50.value,), (made.ttft.p50.low,), (made.ttft.p50.high,)
-    )  # fmt: skip
-    assert p95.y == (made.ttft.p95.value,)
+    of_both = [one.ttft.p50 for one in (made, other)]
+    assert p50.y == tuple(one.value for one in of_both)
+    assert p50.low == tuple(one.low for one in of_both)
+    assert p50.high == tuple(one.high for one in of_both)
+    assert p95.y == (made.ttft.p95.value, other.ttft.p95.value)
+
+
+def test_of_one_level_no_curve_of_a_single_dot_is_drawn() -> None:
+    assert [chart.key for chart in view(level()).charts] == ["ttft-cdf"]
+    assert len(view(level(), level(1, concurrency=16)).charts) >= 8
 
 
 def test_a_cdf_stops_short_of_one_by_the_requests_cut_while_waiting() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.server.diagnosis import diagnose
+from loadgen.server.diagnosis import diagnose, last_words
 
 CASES = [
     (
@@ -218,3 +218,20 @@ def test_the_root_of_a_long_log_is_found_before_its_last_words() -> None:
     found = diagnose(log, exit_code=1)
     assert found is not None
     assert found.kind == "no_kv_memory"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (["starting", "no option --speeed; did you mean --seed?", "", "  "],
+         "no option --speeed; did you mean --seed?"),
+        (["\x1b[31mERROR\x1b[0m   it   broke\t"], "ERROR it broke"),
+        (["refused: Bearer abcdef0123456789"], "refused: Bearer ***"),
+        (["x" * 200], "x" * 160 + "…"),
+        (["", " "], None),
+        ([], None),
+    ],
+    ids=["the last that says something", "no colours", "no secrets", "cut", "blank", "empty"],
+)  # fmt: skip
+def test_the_last_words_of_a_log(log: list[str], words: str | None) -> None:
+    assert last_words(log) == words

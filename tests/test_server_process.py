@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drive import command, read
+from drive import command, read, started, until_said
 
 from loadgen.server.ports import accepts, listener_on
 
@@ -156,7 +156,7 @@ def test_e18_a_signal_during_the_wait_ends_it_with_its_children(
     place: Place, verb: list[str], number: signal.Signals
 ) -> None:
     line = command(*verb, place.scenario([sys.executable, "-c", WITH_A_CHILD]))
-    with subprocess.Popen(line, env=place.environ, stderr=subprocess.PIPE, text=True) as process:
+    with started(line, env=place.environ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("starting: ")
         child = said_child(place.log)
@@ -174,11 +174,9 @@ def test_e18_a_signal_during_the_measurement_ends_it_after_the_report(
 ) -> None:
     out = place.directory / "run"
     line = command("run", place.simulate(), "--out", str(out), "--duration", "30s")
-    with subprocess.Popen(line, env=place.environ, stderr=subprocess.PIPE, text=True) as process:
+    with started(line, env=place.environ) as process:
         assert process.stderr is not None
-        for told in process.stderr:
-            if "measure" in told:
-                break
+        until_said(process.stderr, "measure")
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == 130, said
@@ -191,9 +189,9 @@ def test_e18_a_signal_during_the_measurement_ends_it_after_the_report(
 def test_under_nohup_a_closed_terminal_ends_nothing(place: Place) -> None:
     scenario = place.scenario(["/bin/sh", "-c", "echo loading; exec sleep 60"], ready_within="2s")
     line = ["nohup", *command("server", "up", scenario)]
-    with subprocess.Popen(line, env=place.environ, stderr=subprocess.PIPE, text=True) as process:
+    with started(line, env=place.environ) as process:
         assert process.stderr is not None
-        assert next(told for told in process.stderr if told.startswith("starting: "))
+        until_said(process.stderr, "starting: ")
         process.send_signal(signal.SIGHUP)
         said = process.stderr.read()
     assert (process.returncode, "not ready within 2s" in said) == (3, True)

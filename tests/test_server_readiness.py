@@ -48,6 +48,30 @@ async def test_e02_a_server_that_dies_on_its_first_prompt_is_not_ready() -> None
     assert "(wanted: 2.00 GiB)" in said
 
 
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (["usage", "no option --speeed; did you mean --seed?", ""],
+         "its log ends: no option --speeed; did you mean --seed?"),
+        ([], "it said nothing; the last probe: "),
+    ],
+    ids=["a cause nobody knows here", "not a word"],
+)  # fmt: skip
+async def test_e02_a_death_without_a_known_cause_has_its_exit_code_and_last_words(
+    log: list[str], why: str
+) -> None:
+    with engine(health=503) as server:
+        said = await failing(prober(server.url), Told(states=[RUNNING, ENDED], log=log))
+    assert said.startswith("vllm: ended with exit code 1 after ")
+    assert why in said
+
+
+async def test_e15_at_the_deadline_the_logs_last_words_are_told_too() -> None:
+    with engine(health=503) as server:
+        said = await failing(prober(server.url), Told(log=["loading: 40%"]), within_s=0.2)
+    assert said.endswith("; its log ends: loading: 40%")
+
+
 async def test_e02_a_token_from_a_server_that_is_gone_by_then_does_not_count() -> None:
     with engine() as server:
         said = await failing(prober(server.url), Told(states=[ENDED]))

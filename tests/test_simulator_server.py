@@ -12,6 +12,7 @@ from time import monotonic, monotonic_ns
 
 import pytest
 import trustme
+from drive import started
 from simulator_make import (
     MS,
     call,
@@ -239,9 +240,7 @@ def test_https_is_served_by_the_same_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
 def test_a_signal_ends_it_at_once_with_streams_under_way(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        (*SIMULATE, "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
+    with started((*SIMULATE, "--port", "0"), stdout=subprocess.PIPE) as child:
         assert child.stdout
         line = child.stdout.readline()
         url = line.split()[1]

@@ -241,6 +241,40 @@ def test_check_tells_each_checks_number_and_what_to_do(tmp_path: Path) -> None:
     assert lines[4].strip().startswith("p95 is printed from 20 requests")
 
 
+def test_check_only_counts_what_passed_unless_all_is_asked_for(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", busy(10), [one_slot(10)])
+    short, whole = (check(run, *flags).stdout for flags in ((), ("--all",)))
+    passed = whole.count("\n  pass  ")
+    assert "  pass  " not in short
+    assert short.endswith(f"\n{passed} checks passed (--all lists them)\n")
+    assert "--all" not in whole
+
+
+def test_a_clean_run_is_one_line(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", busy(), [one_slot()])
+    passed = check(run, "--all").stdout.count("\n  pass  ")
+    assert check(run).stdout == f"made: pass: all {passed} checks (--all lists them)\n"
+
+
+def test_a_level_that_passes_is_not_listed_beside_one_that_does_not() -> None:
+    made = with_checks(run_of(summed(), summed(in_flight_mean=7.0, label="other")))
+    text = render_checklist(made, look=Look(width=300, colour=False))
+    assert "\nother (n " in text
+    assert "\nconcurrency 8" not in text
+
+
+def test_too_small_a_sample_says_what_for() -> None:
+    few = Distribution(n=5)
+    text = first_line(with_checks(run_of(summed(ttft=few, e2e=few)))).text
+    assert "sample size 5 requests (p95 is printed from 20)" in text
+
+
+def test_questions_among_the_load_are_counted() -> None:
+    asked = [record(n, sent=10.0 * n, at=[5], canary={"id": "q"} if n < 3 else None)
+             for n in range(9)]  # fmt: skip
+    assert summarise(make_run(asked)).levels[0].questions == 3
+
+
 def test_check_notes_what_the_run_warned_of(tmp_path: Path) -> None:
     facts = {"warnings": ["10.0.0.2 does not answer"]}
     run = write_run(tmp_path / "run", busy(), [one_slot()], **facts)
@@ -281,7 +315,7 @@ def test_check_tells_n_and_how_many_were_due(tmp_path: Path) -> None:
     later = [record(i, sent=20_000 + 100.0 * i, at=[50, 100], prompt_hash=f"{i}")
              for i in range(1, 100)]  # fmt: skip
     plan = level(window=(0, 30_000), concurrency=1, arrivals=100)
-    shown = check(write_run(tmp_path / "run", cold + later, [plan])).stdout
+    shown = check(write_run(tmp_path / "run", cold + later, [plan]), "--all").stdout
     assert "\nlevel 0 (n 95 in the window, of 100 requests due in measure)\n" in shown
 
 

@@ -1,5 +1,6 @@
 """Several servers in turn: one that fails is a row with its reason, and the others have theirs."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 from compare_make import noise, timed
-from make import level, make_run, record
+from make import level, make_run, record, write_run
 from scenario_make import make_scenario
 
-from loadgen.analysis.compare import Side, compare
+from loadgen.analysis.compare import SAME, Side, compare
 from loadgen.analysis.sweep import (
     FAILED,
     INTERRUPTED,
@@ -18,11 +19,14 @@ from loadgen.analysis.sweep import (
     NOT_RUN,
     Matrix,
     ServerResult,
+    ServerRow,
+    Tally,
     matrix_of,
     meant_to_differ,
 )
+from loadgen.analysis.table import RunData
 from loadgen.errors import Interrupted, ServerNotReady, UsageError
-from loadgen.report.sweep import report_sweep, sweep_text, sweep_view
+from loadgen.report.sweep import SweepView, report_sweep, sweep_text, sweep_view
 from loadgen.report.terminal import Look
 from loadgen.run.sweep import Measured, Sweep, nonce_for, run_sweep
 from loadgen.scenario.model import Scenario
@@ -95,6 +99,16 @@ def test_after_an_interruption_no_further_server_is_started(does: Do, tmp_path: 
     assert [one.status for one in sweep.results] == [MEASURED, INTERRUPTED, NOT_RUN]
     assert len(asked) == 2
     assert sweep.interrupted
+    assert told(tmp_path)["status"] == "interrupted"
+
+
+def test_a_signal_that_comes_with_the_line_of_a_turn_is_one_of_that_turn(tmp_path: Path) -> None:
+    def say(line: str) -> None:
+        if line.startswith("b:"):
+            raise KeyboardInterrupt
+
+    done = run_sweep(three(), out=tmp_path, measure=lambda *_: Measured(ready_s=0.5), say=say)
+    assert [one.status for one in done.results] == [MEASURED, INTERRUPTED, NOT_RUN]
     assert told(tmp_path)["status"] == "interrupted"
 
 
@@ -210,10 +224,152 @@ def test_the_text_fits_100_columns_for_up_to_four_servers(candidates: int) -> No
     assert of_a_level[1].count("\nmetric") == 0  # never in parts
 
 
-def test_nothing_measured_is_told_too(tmp_path: Path) -> None:
+def test_nothing_measured_is_told_too_and_has_no_matrix(tmp_path: Path) -> None:
     results = [ServerResult(name=name, status=FAILED, reason="no GPU") for name in "ab"]
     made = report_sweep(three(), tmp_path, results, look=Look())
-    assert made.terminal.startswith("0 of 2 servers measured; a, b failed")
+    assert made.terminal.startswith("0 of 2 servers measured; a, b failed; nothing was measured")
     assert made.terminal.count("failed: no GPU") == 2
-    assert {path.name for path in made.paths} == {
+    assert "TTFT" not in made.terminal
+    assert "against" not in made.terminal
+    assert {path.name for path in made.write()} == {
         "comparison.html", "comparison.md", "comparison.json"}  # fmt: skip
+
+
+# --- what a row and the headline say
+
+
+def row(name: str, **facts: Any) -> ServerRow:
+    facts = {"output": [100.0], **facts}
+    return ServerRow(result=ServerResult(name=name, status=MEASURED), **facts)
+
+
+def shown_rows(*rows: ServerRow) -> SweepView:
+    made = Matrix(levels=["c"], level="c", baseline=rows[0].result.name, rows=list(rows))
+    return sweep_view("q", made, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "tone"),
+    [
+        ({"tally": Tally(better=15, worse=1, same=10, unknown=7, worse_words=["broken answers"]),
+          "worse_answers": ["broken answers"]},
+         "15 better, 1 worse (broken answers), 10 alike, 7 cannot be told", "bad"),
+        ({"tally": Tally(better=15, same=10)}, "15 better, 10 alike", ""),
+        ({"tally": Tally(same=10), "worse_answers": ["broken answers"]},
+         "10 alike, worse over all levels (broken answers)", "bad"),
+        ({"tally": Tally(better=5, only=["c 1"])}, "5 better (of c 1 only)", ""),
+        ({"tally": Tally(same=1), "failed_checks": ["drift"]}, "1 alike; failed checks: drift",
+         "bad"),
+    ],
+    ids=["all counts", "nothing worse", "over all levels", "a part", "checks"],
+)  # fmt: skip
+def test_a_row_tells_what_is_better_worse_alike_and_not_told(
+    facts: dict[str, Any], said: str, tone: str
+) -> None:
+    shown = shown_rows(row("a"), row("b", **facts)).servers.rows[1][-1]
+    assert (shown.text, shown.tone) == (said, tone)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "tone"),
+    [
+        ({}, "all of 2 servers measured", "good"),
+        ({"worse_answers": ["accuracy", "broken answers"]},
+         "all of 2 servers measured; b: worse in accuracy, broken answers", "warn"),
+        ({"failed_checks": ["error rate"]},
+         "all of 2 servers measured; b: failed error rate (loadgen check says more)", "bad"),
+    ],
+    ids=["sound", "answers", "checks"],
+)  # fmt: skip
+def test_the_headline_names_a_server_with_worse_answers_or_failed_checks(
+    facts: dict[str, Any], said: str, tone: str
+) -> None:
+    shown = shown_rows(row("a"), row("b", **facts)).verdict
+    assert (shown.text, shown.tone) == (said, tone)
+
+
+def garbling(*garbled: int, of: int = 60) -> RunData:
+    """Several levels; at each, so many answers of 60 are garbled."""
+    records = [
+        record(of * place + n, level=place, sent=100 * n, at=[50, 60], reported_output=2,
+               output_hash="x", flags=["garbled"] if n < count else [])
+        for place, count in enumerate(garbled)
+        for n in range(of)
+    ]  # fmt: skip
+    levels = [
+        level(i, concurrency=i + 1, label=f"concurrency {i + 1}") for i in range(len(garbled))
+    ]
+    return make_run(records, levels)
+
+
+def test_what_no_level_alone_can_tell_of_broken_answers_all_together_can() -> None:
+    made, comparison = matrix(
+        measured("a"), measured("b"), a=garbling(0, 0, 0), b=garbling(2, 3, 2)
+    )
+    assert all(
+        row.changes[0].verdict == SAME
+        for level in comparison.levels
+        for row in level.rows
+        if row.word == "broken answers"
+    )
+    assert made.rows[1].worse_answers == ["broken answers"]
+    assert (
+        matrix(measured("a"), measured("b"), a=garbling(1, 1), b=garbling(1, 2))[0]
+        .rows[1]
+        .worse_answers
+        == []
+    )
+
+
+def test_an_interruption_is_no_condition_and_its_tally_names_the_levels_it_is_of() -> None:
+    cut = garbling(0)
+    cut.manifest["status"] = "interrupted"
+    interrupted = ServerResult(name="b", status=INTERRUPTED)
+    made, comparison = matrix(measured("a"), interrupted, a=garbling(0, 0), b=cut)
+    assert comparison.mismatches == []
+    tally = made.rows[1].tally
+    assert tally is not None
+    assert tally.only == ["concurrency 1"]
+    assert tally.better + tally.worse + tally.same + tally.unknown == len(comparison.levels[0].rows)
+    last = sweep_view("q", made, comparison).servers.rows[1][-1].text
+    assert last.endswith("(of concurrency 1 only); interrupted")
+
+
+def test_levels_that_a_whole_run_lacks_are_a_condition() -> None:
+    _, comparison = matrix(measured("a"), measured("b"), a=garbling(0, 0), b=garbling(0))
+    assert [one.what for one in comparison.mismatches] == ["levels"]
+
+
+# --- the page
+
+
+def written(directory: Path, **runs: RunData) -> list[ServerResult]:
+    """Give each server a run directory, whose report exists for all but the last."""
+    for name, run in runs.items():
+        records = [
+            record(int(n), level=int(at), sent=100.0 * n, at=[50, 60], reported_output=2)
+            for n, at in run.requests[["id", "level"]].to_numpy()
+        ]
+        write_run(directory / name, records, run.manifest["levels"])
+        (directory / name / "report.html").touch()
+    (directory / list(runs)[-1] / "report.html").unlink()
+    return [ServerResult(name=name, status=MEASURED, directory=name, ready_s=0.5) for name in runs]
+
+
+def test_the_page_has_a_line_for_each_server_and_leads_to_the_reports_there_are(
+    tmp_path: Path,
+) -> None:
+    results = written(tmp_path, a=garbling(0, 0), b=garbling(0, 0))
+    page = report_sweep(three(), tmp_path, results, look=Look()).texts["comparison.html"]
+    assert '<a href="a/report.html">a</a>' in page
+    assert "b/report.html" not in page
+    keys = re.findall(r'id="chart-([\w-]+)"', page)
+    assert keys == ["output", "ttft-p50", "ttft-p95", "itl-p95"]
+    assert "Plotly" in page
+
+
+def test_a_sweep_of_one_level_draws_nothing(tmp_path: Path) -> None:
+    results = written(tmp_path, a=garbling(0), b=garbling(0))
+    page = report_sweep(three(), tmp_path, results, look=Look()).texts["comparison.html"]
+    assert "chart-" not in page
+    assert "Plotly" not in page

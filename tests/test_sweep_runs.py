@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drive import command, read, strict_json
+from drive import command, read, started, strict_json, until_said
 
 from loadgen.server.ports import accepts
 
@@ -136,6 +136,7 @@ def test_one_that_does_not_start_is_a_row_with_its_reason(place: Place) -> None:
     assert "no memory is left for the KV cache" in row_of(done.stdout, "a")
     assert row_of(done.stdout, "b").endswith("baseline")
     assert "failed: ended with exit code 2" in row_of(done.stdout, "c")
+    assert "no option --no-such-flag" in row_of(done.stdout, "c")
     for kind in ("html", "md", "json"):
         assert "no memory is left for" in (place.out / f"comparison.{kind}").read_text()
     assert "  | ValueError: No available memory for the cache blocks." in done.stderr
@@ -183,13 +184,9 @@ def test_e18_a_signal_ends_the_run_under_way_and_starts_no_further_server(
     servers = {name: place.simulate("--seed", str(seed)) for seed, name in enumerate("abc")}
     servers["b"] = place.simulate("--step-base", "100ms")
     line = command("run", place.scenario(servers), "--out", str(place.out))
-    with subprocess.Popen(
-        line, env=place.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        said = iter(process.stderr.readline, "")
-        assert next(told for told in said if told.startswith("b: server 2 of 3"))
-        assert next(told for told in said if "concurrency 4: measure" in told)
+    with started(line, env=place.environ, stdout=subprocess.PIPE) as process:
+        until_said(process.stderr, "b: server 2 of 3")
+        until_said(process.stderr, "concurrency 4: measure")
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -206,12 +203,8 @@ def test_a_signal_while_a_server_starts_compares_what_was_measured(place: Place)
     waits = {"server": {"command": ["/bin/sh", "-c", "echo loading; exec sleep 60"]}}
     servers = {"a": place.simulate(), "b": waits, "c": place.simulate("--seed", "1")}
     line = command("run", place.scenario(servers), "--out", str(place.out))
-    with subprocess.Popen(
-        line, env=place.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        said = iter(process.stderr.readline, "")
-        assert next(told for told in said if told.startswith("starting: /bin/sh"))
+    with started(line, env=place.environ, stdout=subprocess.PIPE) as process:
+        until_said(process.stderr, "starting: /bin/sh")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

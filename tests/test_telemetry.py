@@ -12,15 +12,19 @@ from telemetry_make import gpu, histogram, lines_of, reading, series, span, with
 from loadgen.analysis.bottleneck import queue_bound, throttled
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.readings import label_of, readings_of, without_label
-from loadgen.analysis.remarks import remarks
+from loadgen.analysis.remarks import not_heard, remarks
 from loadgen.analysis.server_side import Foreign, GpuFigures, ServerFigures, ServerTime
 from loadgen.analysis.soundness import measurement_checks
-from loadgen.analysis.summary import LevelSummary, Steadiness
+from loadgen.analysis.summary import LevelSummary, Quality, Steadiness
 from loadgen.analysis.table import RunData, merge, read_run, select
 from loadgen.analysis.telemetry import server_figures, server_of
 
 W = level(window=(2_000, 8_000), start_ns=0, end_ns=10_000_000_000)
 """Ten seconds, of which six are measured."""
+
+
+ALONG = (0, 3, 5, 7, 10)
+"""Instants of readings, three of them in the window."""
 
 
 def figures(*parts: Any, engine: str = "vllm") -> ServerFigures:
@@ -32,21 +36,36 @@ def figures(*parts: Any, engine: str = "vllm") -> ServerFigures:
 
 def test_gauges_and_counters_of_a_level() -> None:
     found = figures(
-        series("vllm:num_requests_running", {0: 0, 2: 16, 8: 16, 10: 0}),
-        series("vllm:num_requests_waiting", {0: 0, 2: 0, 8: 12, 10: 0}),
-        series("vllm:kv_cache_usage_perc", {0: 0, 2: 0.9, 8: 1.0, 10: 0}),
+        series("vllm:num_requests_running", {0: 0, 2: 16, 5: 16, 8: 16, 10: 0}),
+        series("vllm:num_requests_waiting", {0: 0, 2: 0, 5: 6, 8: 12, 10: 0}),
+        series("vllm:kv_cache_usage_perc", {0: 0, 2: 0.9, 5: 0.95, 8: 1.0, 10: 0}),
         series("vllm:num_preemptions_total", {0: 4, 2: 4, 8: 7, 10: 7}),
         series("vllm:prefix_cache_queries_total", {0: 0, 2: 100, 8: 300, 10: 300}),
         series("vllm:prefix_cache_hits_total", {0: 0, 2: 0, 8: 50, 10: 50}),
         series("vllm:generation_tokens_total", {0: 1000, 10: 5096}),
         series("vllm:prompt_tokens_total", {0: 10, 10: 8202}),
     )
-    assert (found.running_mean, found.running_max, found.samples) == (16, 16, 2)
+    assert (found.running_mean, found.running_max, found.samples) == (16, 16, 3)
     assert (found.waiting_mean, found.waiting_max) == (6, 12)
     assert found.kv_usage_mean == pytest.approx(0.95)
     assert (found.preemptions, found.prefix_hit_share) == (3, 0.25)
     assert (found.generation_tokens, found.prompt_tokens) == (4096, 8192)
     assert (found.requests_done, found.ttft_ms, found.spec_acceptance) == (None, None, None)
+
+
+def test_counts_end_with_the_last_reading_before_the_next_load() -> None:
+    """The reading at 10 s was asked for before the end, when a token was still to come."""
+    lines = lines_of(series("vllm:generation_tokens_total", {0: 0, 10.1: 99, 10.2: 100, 12: 150}))
+    server = server_of(readings_of(lines)[0], engine="vllm")
+    assert server is not None
+    starts = [span(at, at).start_ns for at in (0, 11)]
+    found = server_figures(server, windows=[span(2, 8)], whole=[span(0, 10)], starts=starts)
+    assert found.generation_tokens == 100
+
+
+def test_the_mean_of_two_readings_is_withheld() -> None:
+    found = figures(series("vllm:num_requests_waiting", {0: 0, 3: 0, 7: 9, 10: 0}))
+    assert (found.samples, found.waiting_mean, found.waiting_max) == (2, None, 9)
 
 
 def test_the_counts_of_a_level_are_between_the_readings_around_it() -> None:
@@ -58,11 +77,11 @@ def test_the_counts_of_a_level_are_between_the_readings_around_it() -> None:
 
 def test_engines_add_up_but_for_their_shares() -> None:
     found = figures(
-        series("vllm:num_requests_running", {0: 3, 10: 3}, engine="0"),
-        series("vllm:num_requests_running", {0: 5, 10: 5}, engine="1"),
-        series("vllm:kv_cache_usage_perc", {0: 0.2, 10: 0.2}, engine="0"),
-        series("vllm:kv_cache_usage_perc", {0: 0.6, 10: 0.6}, engine="1"),
-    )
+        *(series("vllm:num_requests_running", dict.fromkeys(ALONG, n), engine=str(n))
+          for n in (3, 5)),
+        *(series("vllm:kv_cache_usage_perc", dict.fromkeys(ALONG, n / 10), engine=str(n))
+          for n in (2, 6)),
+    )  # fmt: skip
     assert (found.running_mean, found.kv_usage_mean) == (8, pytest.approx(0.4))
 
 
@@ -83,8 +102,8 @@ def test_a_restarted_server_is_counted_on_and_told() -> None:
 
 def test_the_newest_name_stands_and_added_names_add_up() -> None:
     found = figures(
-        series("vllm:gpu_cache_usage_perc", {0: 0.1, 10: 0.1}),
-        series("vllm:kv_cache_usage_perc", {0: 0.7, 10: 0.7}),
+        series("vllm:gpu_cache_usage_perc", dict.fromkeys(ALONG, 0.1)),
+        series("vllm:kv_cache_usage_perc", dict.fromkeys(ALONG, 0.7)),
     )
     assert found.kv_usage_mean == pytest.approx(0.7)
     llama = figures(
@@ -102,6 +121,17 @@ def test_the_servers_times_are_what_its_histograms_rose_by() -> None:
         histogram(name, 8, [9.0, 0.6, 0.8], bounds=(0.5, 1.0)),
     )
     assert found.queue_ms == ServerTime(n=2, mean=pytest.approx(700), p50=750)  # type: ignore[arg-type]
+    assert found.queued_mean == pytest.approx(1.4 / 6)  # seconds waited in six
+
+
+def test_the_most_that_a_server_runs_is_what_it_told_else_what_was_declared() -> None:
+    told: dict[str, Any] = {"scenario": {"conditions": {"max_sequences": 8}}}
+    for conditions, most in (({}, 8), ({"max_sequences": 16}, 16)):
+        made = make_run([record(at=[10])], [W], conditions=conditions, **told)
+        running = series("vllm:num_requests_running", dict.fromkeys(ALONG, 3))
+        found = summed_of(with_readings(made, running)).server
+        assert found is not None
+        assert found.max_sequences == most
 
 
 def test_a_page_of_unknown_names_tells_nothing() -> None:
@@ -157,8 +187,16 @@ def test_half_an_energy_is_none() -> None:
 # --- in words
 
 QUEUED = ServerFigures(
-    running_mean=16.0, running_max=16.0, waiting_mean=11.8, kv_usage_mean=0.97, kv_usage_max=1.0
-)
+    samples=60, running_mean=16.0, running_max=16.0, waiting_mean=11.8, kv_usage_mean=0.97,
+    kv_usage_max=1.0,
+)  # fmt: skip
+NO_ROOM = {"kv_usage_mean": 0.4, "max_sequences": 16.0}
+
+
+def times(queue_ms: float, ttft_ms: float, waited: float) -> dict[str, Any]:
+    """What histograms say: the mean time in the queue, the mean TTFT, how many waited."""
+    return {"queue_ms": ServerTime(n=90, mean=queue_ms), "ttft_ms": ServerTime(n=90, mean=ttft_ms),
+            "queued_mean": waited}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -166,20 +204,31 @@ QUEUED = ServerFigures(
     [
         pytest.param({}, "queue-bound: on average 11.8 requests waited at the server while its KV"
                      " cache was 97 % full", id="KV full"),
-        pytest.param({"kv_usage_mean": 0.4}, "queue-bound: on average 11.8 requests waited at the"
+        pytest.param(NO_ROOM, "queue-bound: on average 11.8 requests waited at the"
                      " server while 16 ran, the most it takes at once (KV cache 40 % full)",
                      id="sequences"),
+        pytest.param({**NO_ROOM, "max_sequences": 32.0}, None, id="room for more sequences"),
+        pytest.param({"kv_usage_mean": 0.4}, None, id="no limit known"),
+        pytest.param({"samples": 4}, None, id="too few readings"),
+        pytest.param({**times(5.31, 21.9, 0.25), **NO_ROOM}, None, id="its times say otherwise"),
+        pytest.param({**times(300, 900, 9), "samples": 2}, None, id="a third of TTFT, no readings"),
         pytest.param({"kv_usage_mean": 0.7, "running_mean": 2.0}, "queue-bound: on average 11.8"
                      " requests waited at the server while its KV cache was 70 % full, without room"
                      " for one more of them", id="long ones"),
-        pytest.param({"kv_usage_mean": 0.4, "running_mean": 6.0}, "queue-bound: on average 11.8"
-                     " requests waited at the server though its KV cache was only 40 % full",
+        pytest.param({**times(900, 1000, 9.2), "kv_usage_mean": 0.4, "running_mean": 6.0},
+                     "queue-bound: on average 9.2 requests waited at the server (by its queue"
+                     " times) though its KV cache was only 40 % full; 90 % of its TTFT was queue",
                      id="neither"),
-        pytest.param({"kv_usage_mean": None, "running_mean": None}, "queue-bound: on average 11.8"
-                     " requests waited at the server for a place in its batch", id="unknown"),
-        pytest.param({"queue_ms": ServerTime(n=9, mean=900), "ttft_ms": ServerTime(n=9, mean=1000)},
-                     "queue-bound: on average 11.8 requests waited at the server while its KV cache"
-                     " was 97 % full; 90 % of its TTFT was queue", id="TTFT"),
+        pytest.param({**times(900, 1000, 9.2), "kv_usage_mean": None, "running_mean": None,
+                      "samples": 2}, "queue-bound: on average 9.2 requests waited at the server (by"
+                     " its queue times) for a place in its batch; 90 % of its TTFT was queue",
+                     id="unknown"),
+        pytest.param({**times(900, 1000, 9.2), "kv_usage_mean": 0.4}, "queue-bound: on average 9.2"
+                     " requests waited at the server (by its queue times) while 16 ran and never"
+                     " more (KV cache 40 % full); 90 % of its TTFT was queue", id="never more"),
+        pytest.param(times(900, 1000, 9.2), "queue-bound: on average 9.2 requests waited at the"
+                     " server (by its queue times) while its KV cache was 97 % full; 90 % of its"
+                     " TTFT was queue", id="TTFT"),
         pytest.param({"waiting_mean": 0.5}, None, id="hardly any"),
         pytest.param({"waiting_mean": 1.2}, None, id="few of many"),
         pytest.param({"waiting_mean": None}, None, id="not told"),
@@ -193,7 +242,7 @@ def test_a_queue_at_the_server_is_told_with_its_cause(
 
 def test_what_the_server_told_is_a_remark_and_no_check_of_the_client() -> None:
     made = summed(
-        server=ServerFigures(preemptions=3, restarts=1, waiting_mean=9, running_mean=1),
+        server=replace(QUEUED, preemptions=3, restarts=1, waiting_mean=9),
         gpu=GpuFigures(throttle={"thermal (driver)": 0.5}, sm_clock_min_hz=9e8),
     )
     told = remarks([made])
@@ -201,6 +250,47 @@ def test_what_the_server_told_is_a_remark_and_no_check_of_the_client() -> None:
     assert told[1].startswith("concurrency 8: queue-bound: on average 9 requests waited")
     assert "3 requests out of its batch again" in told[2]
     assert told[3].endswith("thermal (driver) in 50 % of the readings (SM clock down to 900 MHz)")
+
+
+@pytest.mark.parametrize(
+    ("quality", "said"),
+    [
+        (Quality(outputs=30, broken=1, garbled=1), "3.3 % of the answers are broken (garbled)"),
+        (Quality(outputs=900, broken=9, looping=7, empty=3),
+         "1 % of the answers are broken (looping, empty)"),
+        (Quality(outputs=2000, broken=10, truncated=10),
+         "0.5 % of the answers are broken (truncated)"),
+        (Quality(outputs=40, broken=10, garbled=10), "25 % of the answers are broken (garbled)"),
+        (Quality(outputs=2000, broken=2, garbled=2), None),
+        (Quality(outputs=2000), None),
+        (Quality(), None),
+    ],
+    ids=["one of few", "a hundredth", "few but surely", "many", "hardly any", "none", "no answers"],
+)  # fmt: skip
+def test_broken_answers_are_a_remark(quality: Quality, said: str | None) -> None:
+    found = remarks([summed(quality=quality)])
+    assert found == ([f"concurrency 8: {said}"] if said else [])
+
+
+ASKED = {"server": "http://127.0.0.1:1/metrics", "gpu": "nvml"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "levels", "said"),
+    [
+        (ASKED, {}, ["no metrics of the server: HTTP 500", "no figures of a GPU: no NVML"]),
+        ({"server": "auto", "gpu": "off"}, {}, []),
+        ({}, {}, []),
+        (ASKED, {"server": QUEUED, "gpu": GpuFigures(gpus=1)}, []),
+    ],
+    ids=["by name", "auto and off", "nothing", "heard"],
+)  # fmt: skip
+def test_what_was_asked_for_by_name_and_not_got_is_a_warning(
+    asked: dict[str, Any], levels: dict[str, Any], said: list[str]
+) -> None:
+    told = {"server": {"why_not": "HTTP 500"}, "gpu": {"why_not": "no NVML"}}
+    made = {"scenario": {"telemetry": asked}, "telemetry": told}
+    assert not_heard(made, [summed(**levels)]) == said
 
 
 def test_a_touch_of_the_power_cap_is_no_finding() -> None:

@@ -17,7 +17,8 @@ from drive import command, measure, scenario
 from serve import Asked, Out, Server, scripted
 from sites import Open, sites
 
-from loadgen.run.events import Event, Notice
+from loadgen.report.write import summarise_run
+from loadgen.run.events import Event, Notice, PhaseChanged
 from loadgen.run.runner import run_scenario
 from loadgen.simulator.engine import EngineSpec
 from loadgen.simulator.spec import SimulatorSpec
@@ -184,6 +185,29 @@ def test_no_page_is_said_once_and_the_server_is_left_alone(tmp_path: Path) -> No
     assert manifest["telemetry"]["server"]["why_not"] in about[0]
     assert len(asked) == 1
     assert rows_of(tmp_path / "run") == []
+
+
+def test_a_source_named_and_down_is_said_before_the_load_and_in_the_report(
+    start: Open, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    nobody = "http://127.0.0.1:1/metrics"
+    telemetry = {"every": "100ms", "server": nobody, "gpu": nobody}
+    measure(start(quick()), tmp_path / "run", events=events, telemetry=telemetry)
+    before = told(events[: next(i for i, e in enumerate(events) if isinstance(e, PhaseChanged))])
+    assert [line.partition(" so far: ")[0] for line in before] == [
+        "no metrics of the server", "no figures of a GPU"]  # fmt: skip
+    assert told(events) == before
+    warnings = summarise_run(tmp_path / "run").warnings
+    assert [line.partition(": ")[0] for line in warnings[:2]] == [
+        "no metrics of the server", "no figures of a GPU"]  # fmt: skip
+
+
+def test_a_page_named_and_there_is_not_spoken_of(start: Open, tmp_path: Path) -> None:
+    url = start(quick())
+    named = {"every": "100ms", "server": f"{url}/metrics", "gpu": "off"}
+    manifest, _, said = watched(url, tmp_path / "run", telemetry=named)
+    assert (said, manifest["telemetry"]["failed"]) == ([], 0)
 
 
 @pytest.mark.slow

@@ -96,7 +96,8 @@ def test_strips_stand_in_order_client_server_gpu() -> None:
         "client, requests", "client, TTFT in ms", "server, requests", "server, KV cache in %",
         "GPU, power in W",
     ]  # fmt: skip
-    assert [line.name for line in made.panels[2].lines] == ["running", "waiting"]
+    assert [(line.name, line.dashed) for line in made.panels[2].lines] == [
+        ("running", False), ("waiting", True)]  # fmt: skip
     assert made.panels[3].lines[0].y == (10, 97)
     assert (made.panels[4].lines[0].name, made.panels[4].lines[0].y) == ("sum of 2", (200, 600))
     assert made.labels == ((6.0, "concurrency 1"), (17.0, "8"))

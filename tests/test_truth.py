@@ -23,7 +23,7 @@ def p50_ms(values: list[float]) -> float:
     return float(np.percentile(values, 50)) / 1e6
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_ttft_and_itl_agree_with_the_servers_own_send_times(
     concurrency: int, tmp_path: Path
 ) -> None:

@@ -39,6 +39,8 @@ def mismatches(runs: Sequence[RunData], *, varies: Sequence[str] = ()) -> list[M
     told = [dict(_conditions(run)) for run in runs]
     names = list(dict.fromkeys(name for one in told for name in one))
     asked = {name for run in runs for name, _ in _found(run)}
+    for one, run in zip(told, runs, strict=True):
+        asked |= _never_reached(one, run, [other for other in runs if other is not run])
     found = []
     for name in names:
         values = [one.get(name, ABSENT) for one in told]
@@ -85,6 +87,20 @@ def _found(run: RunData) -> Iterator[tuple[str, str]]:
     for key, value in conditions.items():
         if key not in ("found_by", *_FOLLOWS) and by.get(key) != _HINT:
             yield from _flat(value, f"conditions.{key}")
+
+
+def _never_reached(told: dict[str, str], run: RunData, others: Sequence[RunData]) -> set[str]:
+    """Forget which levels a run cut short has, where it only lacks some; name what it cannot tell.
+
+    That it lacks them is no condition of the levels that it has.
+    """
+    own = names_of(levels_of(run))
+    all_names = [name for other in others for name in names_of(levels_of(other))]
+    if run.manifest.get("status", "complete") == "complete" or not set(own) <= set(all_names):
+        return set()
+    told.pop("levels", None)
+    lacking = set(all_names) - set(own)
+    return {"levels", *(f"{name}: {key}" for name in lacking for key in _LOAD)}
 
 
 def _levels(run: RunData, scenario: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """The server's and the GPUs' own figures put beside a level's: the one door to telemetry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from loadgen.analysis.gpus import Gpus, gpu_figures, gpus_of
 from loadgen.analysis.prompts import unasked_tokens
@@ -26,10 +27,14 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """When a level was: its windows W, and each round from its start to the end of its drain."""
+    """When a level was: its windows W, and each round from its start to the end of its drain.
+
+    starts: of every load of the run, this level's among them.
+    """
 
     windows: tuple[Span, ...]
     whole: tuple[Span, ...]
+    starts: tuple[float, ...] = ()
 
 
 def heard(run: RunData) -> Beside:
@@ -42,7 +47,7 @@ def heard(run: RunData) -> Beside:
     )
 
 
-def stretch_of(plan: LevelPlan, windows: Sequence[Window]) -> Stretch:
+def stretch_of(plan: LevelPlan, windows: Sequence[Window], manifest: Mapping[str, Any]) -> Stretch:
     """Return when a level was measured and when it lasted, drains included.
 
     Where a round's start or end is not known, neither is that of the whole.
@@ -56,6 +61,12 @@ def stretch_of(plan: LevelPlan, windows: Sequence[Window]) -> Stretch:
     return Stretch(
         windows=tuple(Span(start_ns=one.start_ns, end_ns=one.end_ns) for one in windows),
         whole=tuple(whole) if len(whole) == len(ends) else (),
+        starts=tuple(
+            float(entry["start_ns"])
+            for kind in ("levels", "quality_passes")
+            for entry in manifest.get(kind) or ()
+            if entry.get("start_ns") is not None
+        ),
     )
 
 
@@ -69,7 +80,9 @@ def with_server(
         level = replace(level, gpu=gpu_figures(beside.gpus, windows=spans, output_tokens=tokens))
     if beside.server is None:
         return level
-    figures = server_figures(beside.server, windows=spans, whole=stretch.whole)
+    figures = server_figures(
+        beside.server, windows=spans, whole=stretch.whole, starts=stretch.starts
+    )
     sides = Sides(
         everything=everything,
         server=beside.server,
@@ -81,11 +94,22 @@ def with_server(
     others = foreign(sides)
     return replace(
         level,
-        server=figures if figures != ServerFigures() else None,
+        server=_limited(figures, everything) if figures != ServerFigures() else None,
         reconciled=reconciled(sides),
         cached_input_share_server=figures.prefix_hit_share,
         others=others if others != Foreign() else None,
     )
+
+
+def _limited(figures: ServerFigures, run: RunData) -> ServerFigures:
+    """Add the most sequences that the server runs at once: as it told, else as declared."""
+    scenario = run.manifest.get("scenario")
+    declared = scenario.get("conditions") if isinstance(scenario, dict) else None
+    for told in (run.manifest.get("conditions"), declared):
+        most = told.get("max_sequences") if isinstance(told, dict) else None
+        if isinstance(most, int | float) and most > 0:
+            return replace(figures, max_sequences=float(most))
+    return figures
 
 
 def _connect_ms(level: LevelSummary, run: RunData) -> float | None:

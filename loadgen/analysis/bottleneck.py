@@ -6,9 +6,11 @@ LEAST_WAITING = 1.0
 WAITING_SHARE = 0.10
 """Of the requests at the server; below that, a queue is what any server has now and then."""
 QUEUE_OF_TTFT = 0.5
+LEAST_READINGS = 5
+"""Of the server's gauges in W; fewer may have met the queue by chance."""
 FULL = 0.90
 AT_ITS_CAP = 0.95
-"""Of the most that ran at once: where that many run on average, it is a limit and not chance."""
+"""Of the most that run at once: where that many run on average, it is a limit and not chance."""
 POWER_CAP_SHARE = 0.05
 """A GPU under load touches its power cap now and then; that is no finding."""
 
@@ -16,25 +18,16 @@ POWER_CAP_SHARE = 0.05
 def queue_bound(server: ServerFigures | None) -> str | None:
     """Say that requests waited at the server, how many, and for what; None where few did.
 
-    A substantial share of what was at the server waited, or most of its TTFT was queue. Its KV
-    cache was full where one more request of the same size would not have fit.
+    How many is told by its histogram of queue times, else by its gauge where that was read often
+    enough. They waited for room, its KV cache being full or its batch at its known limit; or most
+    of its TTFT was queue, whatever they waited for.
     """
-    if server is None or not _waits(server):
+    waited = None if server is None else _waited(server)
+    if server is None or waited is None or not _bound(server, waited):
         return None
-    waiting = f"on average {_n(server.waiting_mean)} requests waited at the server"
-    if kv_full(server):
-        use = server.kv_usage_mean or 0.0
-        room = "" if use >= FULL else ", without room for one more of them"
-        cause = f"while its KV cache was {_percent(use)} full{room}"
-    elif _capped(server):
-        kv = _percent(server.kv_usage_mean)
-        also = "" if server.kv_usage_mean is None else f" (KV cache {kv} full)"
-        cause = f"while {_n(server.running_mean)} ran, the most it takes at once{also}"
-    elif server.kv_usage_mean is None:
-        cause = "for a place in its batch"
-    else:
-        cause = f"though its KV cache was only {_percent(server.kv_usage_mean)} full"
-    return f"queue-bound: {waiting} {cause}{_of_ttft(server)}"
+    by = " (by its queue times)" if server.queue_ms is not None else ""
+    waiting = f"on average {_n(waited)} requests waited at the server{by}"
+    return f"queue-bound: {waiting} {_cause(server)}{_of_ttft(server)}"
 
 
 def kv_full(server: ServerFigures) -> bool:
@@ -61,25 +54,57 @@ def throttled(gpu: GpuFigures | None) -> str | None:
     return ", ".join(told) + down
 
 
-def _waits(server: ServerFigures) -> bool:
-    waiting, running = server.waiting_mean, server.running_mean or 0.0
-    queued = server.queue_ms is not None and server.ttft_ms is not None and (
-        server.queue_ms.mean > QUEUE_OF_TTFT * server.ttft_ms.mean)  # fmt: skip
-    if waiting is None or waiting < LEAST_WAITING:
+def _waited(server: ServerFigures) -> float | None:
+    """Return how many requests waited on average; None where there is not enough to say."""
+    if server.queue_ms is not None:
+        return server.queued_mean
+    return server.waiting_mean if server.samples >= LEAST_READINGS else None
+
+
+def _bound(server: ServerFigures, waited: float) -> bool:
+    if waited < LEAST_WAITING:
         return False
-    return waiting > WAITING_SHARE * (waiting + running) or queued
+    if _queue_share(server) > QUEUE_OF_TTFT:
+        return True
+    many = waited > WAITING_SHARE * (waited + (server.running_mean or 0.0))
+    return many and server.samples >= LEAST_READINGS and (kv_full(server) or _capped(server))
+
+
+def _cause(server: ServerFigures) -> str:
+    kv = server.kv_usage_mean
+    also = "" if kv is None else f" (KV cache {_percent(kv)} full)"
+    if kv is not None and kv_full(server):
+        room = "" if kv >= FULL else ", without room for one more of them"
+        return f"while its KV cache was {_percent(kv)} full{room}"
+    if _capped(server):
+        return f"while {_n(server.running_mean)} ran, the most it takes at once{also}"
+    if _at_most(server):
+        return f"while {_n(server.running_mean)} ran and never more{also}"
+    if kv is None:
+        return "for a place in its batch"
+    return f"though its KV cache was only {_percent(kv)} full"
 
 
 def _capped(server: ServerFigures) -> bool:
+    """Say whether it ran as many as it is known to take."""
+    mean, most = server.running_mean, server.max_sequences
+    return mean is not None and most is not None and mean >= AT_ITS_CAP * most
+
+
+def _at_most(server: ServerFigures) -> bool:
     mean, most = server.running_mean, server.running_max
     return mean is not None and bool(most) and mean >= AT_ITS_CAP * (most or 0.0)
 
 
-def _of_ttft(server: ServerFigures) -> str:
+def _queue_share(server: ServerFigures) -> float:
     queue, ttft = server.queue_ms, server.ttft_ms
     if queue is None or ttft is None or not ttft.mean:
-        return ""
-    share = min(1.0, queue.mean / ttft.mean)
+        return 0.0
+    return min(1.0, queue.mean / ttft.mean)
+
+
+def _of_ttft(server: ServerFigures) -> str:
+    share = _queue_share(server)
     return f"; {_percent(share)} of its TTFT was queue" if share > QUEUE_OF_TTFT else ""
 
 

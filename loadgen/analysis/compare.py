@@ -2,15 +2,14 @@
 
 A figure is "better" or "worse" only where the whole 95 % interval of its change lies outside ± the
 tolerance; a share (errors, accuracy, broken answers), only where its interval, in points, leaves
-out zero. With 3 rounds or more on both sides the interval is the t interval of the rounds' values,
-else a block bootstrap over requests (paired, where both sides sent the same ones), or a t interval
-over batches of them where neighbours resemble one another too long; for rates it is a t interval
-over slices of time.
+out zero; and never where failures could have made it (``survivors``). With 3 rounds or more on both
+sides the interval is the t interval of the rounds' values, else a block bootstrap over requests
+(paired, where both sides sent the same ones), or a t interval over batches of them where neighbours
+resemble one another too long; for rates it is a t interval over slices of time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,55 +18,44 @@ from loadgen.analysis import differ
 from loadgen.analysis.about import About, about
 from loadgen.analysis.alike import Mismatch, mismatches, names_of, same_plan
 from loadgen.analysis.differ import Sample
-from loadgen.analysis.metrics import summarise
-from loadgen.analysis.per_request import legal_gaps, measured
-from loadgen.analysis.quality import without_passes
-from loadgen.analysis.rates import ended_in_slices, output_in_slices
-from loadgen.analysis.samples import of_load
-from loadgen.analysis.stats import Floats, Interval
-from loadgen.analysis.summary import Distribution, LevelSummary, Quantile, Summary
-from loadgen.analysis.table import RunData, select
-from loadgen.analysis.window import LevelPlan, levels_of, placed
-from loadgen.record import FAILED_OUTCOMES, Outcome
+from loadgen.analysis.sides import (
+    METRICS,
+    SLICED,
+    At,
+    Metric,
+    Side,
+    failed_of,
+    is_censored,
+    n_of,
+    round_values,
+    sample_of,
+    share_of,
+    value_of,
+)
+from loadgen.analysis.stats import Interval
+from loadgen.analysis.survivors import Failures, percentile_with_failures
+
+__all__ = [
+    "BETTER",
+    "SAME",
+    "TOLERANCE",
+    "UNKNOWN",
+    "VARIES",
+    "WORSE",
+    "Change",
+    "Comparison",
+    "LevelComparison",
+    "Row",
+    "Side",
+    "compare",
+    "verdict_of",
+]
 
 TOLERANCE = 0.02
-SLICES = 15
 
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "no significant difference", "cannot tell"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A figure that is compared.
-
-    field: of the level's summary; quantile: "p50", where it is a percentile of a distribution;
-    by_round: its field in ``RoundFigures``. share: a share of 1, compared in points.
-    """
-
-    word: str
-    field: str
-    unit: str
-    quantile: str | None = None
-    by_round: str | None = None
-    higher_is_better: bool = False
-    share: bool = False
-
-
-METRICS = (
-    Metric(word="output", field="output_tokens_per_s", unit="tok/s",
-           by_round="output_tokens_per_s", higher_is_better=True),
-    Metric(word="requests", field="requests_per_s", unit="/s", by_round="requests_per_s",
-           higher_is_better=True),
-    Metric(word="TTFT p50", field="ttft", unit="ms", quantile="p50", by_round="ttft_p50"),
-    Metric(word="TTFT p95", field="ttft", unit="ms", quantile="p95", by_round="ttft_p95"),
-    Metric(word="TPOT p50", field="tpot", unit="ms", quantile="p50", by_round="tpot_p50"),
-    Metric(word="ITL p95", field="itl", unit="ms", quantile="p95", by_round="itl_p95"),
-    Metric(word="E2E p50", field="e2e", unit="ms", quantile="p50", by_round="e2e_p50"),
-    Metric(word="E2E p95", field="e2e", unit="ms", quantile="p95", by_round="e2e_p95"),
-    Metric(word="errors", field="error_rate", unit="", share=True),
-    Metric(word="accuracy", field="accuracy", unit="", share=True, higher_is_better=True),
-    Metric(word="broken answers", field="broken", unit="", share=True),
-)  # fmt: skip
+VARIES = "it varies more"
+"""Said beside a rate that changed by more than the tolerance, though not significantly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +63,8 @@ class Change:
     """A candidate's figure beside the baseline's.
 
     change: relative, or for a share the difference (0.03 = 3 points); low, high: its 95 % interval.
-    method: what the interval is from, or why there is none.
+    method: what the interval is from, or in a word or two why there is no verdict; note: what must
+    be said beside the verdict.
     """
 
     value: float | None
@@ -85,6 +74,7 @@ class Change:
     high: float | None = None
     verdict: str = UNKNOWN
     method: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,54 +129,6 @@ class Comparison:
         )
 
 
-class Side:
-    """One run, with what a comparison needs of it, computed once and when it is asked for."""
-
-    def __init__(self, name: str, run: RunData) -> None:
-        self.name = name
-        self.run = run
-        self.summary: Summary = summarise(run)
-        self.plans: list[LevelPlan] = levels_of(without_passes(run)[0])
-
-    @cached_property
-    def facts(self) -> RunData:
-        """Every request of the load with its metrics, its window and its place in the plan."""
-        facts = placed(measured(without_passes(self.run)[0]))
-        requests = facts.requests
-        first = requests.groupby(["level", "round"])["id"].transform("min")
-        place = (requests["round"].to_numpy() << 40) + (requests["id"] - first).to_numpy()
-        return facts.with_requests(requests.assign(place=place))
-
-    def level(self, name: str) -> "_At | None":
-        """Return one level by its name; None where this run has none of it."""
-        names = names_of(self.plans)
-        if name not in names:
-            return None
-        plan = self.plans[names.index(name)]
-        summary = next((one for one in self.summary.levels if one.level == plan.level), None)
-        return None if summary is None else _At(self, plan, summary)
-
-
-@dataclass(frozen=True)
-class _At:
-    """One level of one side."""
-
-    side: Side
-    plan: LevelPlan
-    summary: LevelSummary
-
-    @cached_property
-    def everything(self) -> RunData:
-        facts = self.side.facts
-        return select(facts, (facts.requests["level"] == self.plan.level).to_numpy())
-
-    @cached_property
-    def counted(self) -> RunData:
-        requests = self.everything.requests
-        seen = requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
-        return select(self.everything, requests["in_window"].to_numpy() & seen & of_load(requests))
-
-
 def compare(
     baseline: Side,
     candidates: Sequence[Side],
@@ -217,8 +159,8 @@ def _compared(name: str, sides: Sequence[Side], tolerance: float) -> LevelCompar
             word=metric.word,
             unit=metric.unit,
             share=metric.share,
-            baseline=_value(first, metric),
-            n=_n(first, metric),
+            baseline=value_of(first, metric),
+            n=n_of(first, metric),
             changes=[_change(first, other, metric, tolerance=tolerance) for other in others],
         )
         for metric in METRICS
@@ -231,7 +173,7 @@ def _known(row: Row) -> bool:
     return row.baseline is not None or any(change.value is not None for change in row.changes)
 
 
-def _notes(sides: Sequence[Side], levels: Sequence[_At | None]) -> Iterator[str]:
+def _notes(sides: Sequence[Side], levels: Sequence[At | None]) -> Iterator[str]:
     for side, level in zip(sides, levels, strict=True):
         if level is None:
             yield f"{side.name} has no such level"
@@ -239,55 +181,19 @@ def _notes(sides: Sequence[Side], levels: Sequence[_At | None]) -> Iterator[str]
             yield f"{side.name}: {level.summary.invalid}"
 
 
-def _value(level: _At, metric: Metric) -> float | None:
-    """Return a figure exactly as the report of its run has it."""
-    if metric.share:
-        hits, n = _share(level, metric)
-        return hits / n if n else None
-    found = getattr(level.summary, metric.field)
-    if metric.quantile is None:
-        return None if found is None else float(found)
-    value: float | None = _quantile(level, metric).value
-    return value
-
-
-def _quantile(level: _At, metric: Metric) -> Quantile:
-    found: Quantile = getattr(getattr(level.summary, metric.field), metric.quantile or "p50")
-    return found
-
-
-def _n(level: _At, metric: Metric) -> int:
-    if metric.share:
-        return _share(level, metric)[1]
-    found = getattr(level.summary, metric.field)
-    return found.n if isinstance(found, Distribution) else level.summary.arrivals
-
-
-def _share(level: _At, metric: Metric) -> tuple[int, int]:
-    """Return hits and n of a share."""
-    summary, quality = level.summary, level.summary.quality
-    match metric.field:
-        case "accuracy":
-            return quality.passed, quality.answered
-        case "broken":
-            return quality.broken, quality.outputs
-    failed = sum(summary.outcomes.get(outcome, 0) for outcome in FAILED_OUTCOMES)
-    return failed, failed + summary.outcomes.get(Outcome.OK, 0)
-
-
-def _change(first: _At, other: _At | None, metric: Metric, *, tolerance: float) -> Change:
+def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) -> Change:
     if other is None:
         return Change(value=None, n=0, method="no such level")
-    value, before = _value(other, metric), _value(first, metric)
-    n = _n(other, metric)
+    value, before = value_of(other, metric), value_of(first, metric)
+    n = n_of(other, metric)
     if value is None or before is None:
-        return Change(value=value, n=n, method="too few, or none at all")
+        return _without_figure(first, other, Change(value=value, n=n))
     if metric.share:
         return _share_change(first, other, metric)
     if before == 0:
         return Change(value=value, n=n, method="the baseline is 0")
     change = value / before - 1
-    if _censored(first, metric) or _censored(other, metric):
+    if is_censored(first, metric) or is_censored(other, metric):
         return Change(value=value, n=n, change=change, method="falls among unfinished requests")
     if first.summary.invalid or other.summary.invalid:
         return Change(value=value, n=n, change=change, method="a level must not be used")
@@ -296,10 +202,71 @@ def _change(first: _At, other: _At | None, metric: Metric, *, tolerance: float) 
         return Change(value=value, n=n, change=change, method=method)
     between = Interval(low=change + around.low, high=change + around.high)
     verdict = verdict_of(between, tolerance=tolerance, higher_is_better=metric.higher_is_better)
-    return Change(
+    varies = metric.quantile is None and abs(change) > tolerance and between.low < 0 < between.high
+    found = Change(
         value=value, n=n, change=change, low=between.low, high=between.high, verdict=verdict,
-        method=method,
+        method=method, note=VARIES if varies else "",
     )  # fmt: skip
+    return _unflattered(first, other, metric, found=found, tolerance=tolerance)
+
+
+def _without_figure(first: At, other: At, found: Change) -> Change:
+    """Say why a figure is missing: nothing succeeded, or too few did."""
+    for level, whose in ((other, ""), (first, " of the baseline")):
+        failed, ended = failed_of(level)
+        if failed and failed == ended:
+            return replace(found, method="failures", note=f"all {failed:,} requests{whose} failed")
+    return replace(found, method="too few requests", note="too few requests, or none with it")
+
+
+def _unflattered(
+    first: At, other: At, metric: Metric, *, found: Change, tolerance: float
+) -> Change:
+    """Take a verdict back that failures could have made; see ``survivors``."""
+    failures = Failures(baseline=failed_of(first), candidate=failed_of(other))
+    better = found.verdict == BETTER
+    decided = better or found.verdict == WORSE
+    if metric.field == "requests_per_s" or not decided or not failures.flatter(better=better):
+        return found  # requests that failed are in no rate of those that ended ok
+    if metric.quantile is None:
+        moved = _change_of_whole_answers(first, other)
+        excuse = f"{failures.named(better=better)}; not of whole answers"
+        kept = "of whole answers, too"
+    else:
+        moved = _change_with_failures(first, other, metric, failures=failures, better=better)
+        excuse = f"{failures.named(better=better)}; these are the survivors'"
+        kept = f"with failures as +∞, too ({failures.named(better=better)})"
+    if moved is not None and found.change is not None:
+        by = moved - found.change
+        between = Interval(low=(found.low or 0) + by, high=(found.high or 0) + by)
+        higher = metric.higher_is_better
+        if verdict_of(between, tolerance=tolerance, higher_is_better=higher) == found.verdict:
+            return replace(found, note=kept)
+    return replace(found, verdict=UNKNOWN, method="failures", note=excuse)
+
+
+def _change_of_whole_answers(first: At, other: At) -> float | None:
+    before, after = (level.summary.output_tokens_per_s_ok for level in (first, other))
+    return None if after is None or not before else after / before - 1
+
+
+def _change_with_failures(
+    first: At, other: At, metric: Metric, *, failures: Failures, better: bool
+) -> float | None:
+    """Return the change of a percentile with failures as +∞; None where it falls among them."""
+    endless = failures.endless(better=better)
+    before = _with_endless(first, metric, failed=endless.baseline)
+    after = _with_endless(other, metric, failed=endless.candidate)
+    return after / before - 1 if before and np.isfinite([before, after]).all() else None
+
+
+def _with_endless(level: At, metric: Metric, *, failed: float) -> float:
+    """Return the reported percentile, moved up to where it stands with failures as +∞."""
+    quantile = float((metric.quantile or "p50").removeprefix("p")) / 100
+    values = sample_of(level, metric).values
+    reported = percentile_with_failures(values, quantile, failed=0.0)
+    moved = percentile_with_failures(values, quantile, failed=failed)
+    return (value_of(level, metric) or 0.0) * moved / reported if reported else moved
 
 
 def verdict_of(between: Interval, *, tolerance: float, higher_is_better: bool) -> str:
@@ -311,8 +278,8 @@ def verdict_of(between: Interval, *, tolerance: float, higher_is_better: bool) -
     return SAME
 
 
-def _share_change(first: _At, other: _At, metric: Metric) -> Change:
-    before, after = _share(first, metric), _share(other, metric)
+def _share_change(first: At, other: At, metric: Metric) -> Change:
+    before, after = share_of(first, metric), share_of(other, metric)
     between = differ.of_shares(before, after)
     assert between is not None  # both have an n, or there would be no value
     return Change(
@@ -326,20 +293,16 @@ def _share_change(first: _At, other: _At, metric: Metric) -> Change:
     )
 
 
-def _censored(level: _At, metric: Metric) -> bool:
-    return metric.quantile is not None and _quantile(level, metric).above
-
-
-def _interval(first: _At, other: _At, metric: Metric) -> tuple[Interval | None, str]:
+def _interval(first: At, other: At, metric: Metric) -> tuple[Interval | None, str]:
     """Return the interval of a change around 0, and what it is from."""
-    rounds = [_round_values(level, metric) for level in (first, other)]
+    rounds = [round_values(level, metric) for level in (first, other)]
     if min(map(len, rounds)) >= 3:
         return differ.by_rounds(*rounds), "by rounds"
     if metric.quantile is None:
-        slices = _SLICED[metric.field]
+        slices = SLICED[metric.field]
         return differ.by_rounds(slices(first), slices(other)), "by slices of time"
     paired = first.plan.level == other.plan.level and same_plan(first.side.run, other.side.run)
-    samples = [_sample(level, metric) for level in (first, other)]
+    samples = [sample_of(level, metric) for level in (first, other)]
     if paired:
         common = np.intersect1d(samples[0].place, samples[1].place)
         least = min(len(np.unique(sample.place)) for sample in samples)
@@ -361,31 +324,3 @@ _ENOUGH_PAIRS = 0.8
 def _kept(sample: Sample, places: "np.ndarray[Any, np.dtype[np.int64]]") -> Sample:
     kept = np.isin(sample.place, places)
     return Sample(values=sample.values[kept], place=sample.place[kept])
-
-
-def _round_values(level: _At, metric: Metric) -> Floats:
-    values = [getattr(one, metric.by_round or "") for one in level.summary.by_round]
-    return np.array([value for value in values if value is not None], dtype=np.float64)
-
-
-def _sample(level: _At, metric: Metric) -> Sample:
-    """Return the samples behind a percentile, in order of the requests they belong to."""
-    counted = level.counted
-    place = counted.requests["place"].to_numpy(dtype=np.int64)
-    if metric.field == "itl":
-        gaps = legal_gaps(counted)
-        place = place[gaps["row"].to_numpy()]
-        values = gaps["gap_ns"].to_numpy(dtype=np.float64)
-    else:
-        values = counted.requests[f"{metric.field}_ns"].to_numpy(dtype=np.float64)
-        ok = (counted.requests["outcome"] == Outcome.OK).to_numpy()
-        known = ~np.isnan(values) & (ok | (metric.field != "e2e"))
-        values, place = values[known], place[known]
-    order = np.argsort(place, kind="stable")
-    return Sample(values=values[order], place=place[order])
-
-
-_SLICED: Mapping[str, Callable[[_At], Floats]] = {
-    "output_tokens_per_s": lambda level: output_in_slices(level.everything, SLICES),
-    "requests_per_s": lambda level: ended_in_slices(level.everything, SLICES),
-}

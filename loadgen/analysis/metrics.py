@@ -39,7 +39,7 @@ from loadgen.analysis.prompts import (
     unasked_tokens,
 )
 from loadgen.analysis.quality import quality_of, without_passes
-from loadgen.analysis.remarks import remarks
+from loadgen.analysis.remarks import not_heard, remarks
 from loadgen.analysis.roofline import Batch, facts_of, most_tokens_per_s
 from loadgen.analysis.samples import of_load
 from loadgen.analysis.slo import (
@@ -116,7 +116,12 @@ def summarise(run: RunData) -> Summary:
         slowest=slowest(facts, {plan.level: plan.label for plan in plans}),
         conditions=answers(levels, manifest),
         telemetry=telemetry_of(manifest, facts.samples),
-        warnings=[*map(str, manifest.get("warnings") or []), *run.warnings, *remarks(levels)],
+        warnings=[
+            *map(str, manifest.get("warnings") or []),
+            *run.warnings,
+            *not_heard(manifest, levels),
+            *remarks(levels),
+        ],
     )
     return with_checks(summary)
 
@@ -128,7 +133,7 @@ def _with_quality(summary: LevelSummary, level: _Level, passes: pd.DataFrame) ->
 
 
 def _with_server(summary: LevelSummary, level: _Level, told: Beside) -> LevelSummary:
-    stretch = stretch_of(level.plan, level.windows)
+    stretch = stretch_of(level.plan, level.windows, level.everything.manifest)
     return with_server(summary, told, everything=level.everything, stretch=stretch)
 
 
@@ -248,6 +253,7 @@ def _counts(due: pd.DataFrame) -> dict[str, Any]:
     return {
         "arrivals": len(due),
         "outcomes": outcome_counts(due),
+        "questions": int((~of_load(due)).sum()),
         "flags": {**flags, "buffered": in_a_burst} if in_a_burst else flags,
         "error_rate": error_rate(due),
         "errors": error_classes(due),

@@ -18,7 +18,7 @@ from loadgen.analysis.rates import tokens_per_chunk
 from loadgen.analysis.server_side import Foreign, Reconciled, ServerFigures, ServerTime
 from loadgen.analysis.table import RunData
 from loadgen.analysis.telemetry import Server
-from loadgen.analysis.tracks import Floats, Span
+from loadgen.analysis.tracks import Floats, Span, aligned
 from loadgen.record import Outcome
 from loadgen.units import NS_PER_MS
 
@@ -36,8 +36,6 @@ PER_CHUNK = 1.005
 """Tokens per chunk above which a gap is no longer one token's."""
 BURSTS = 0.5
 LEAST_SAID_MS = 0.01
-ALIGNED = 0.5
-"""The least share of W that whole readings must cover; else its edges are interpolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +176,11 @@ def _parts(gap: float, wrote: float, *, sides: Sides) -> str:
         if LEAST_SAID_MS <= part <= rest:
             parts.append(f"{_ms(part)} {word}")
             rest -= part
-    whose = ["HTTP", "a wait before the server's clock starts"]
+    whose = ["HTTP", "any wait before the server's clock starts"]
     if sides.user_stamps:
         whose.append("the client's own lag (user-space stamps)")
     if rest >= LEAST_SAID_MS:
-        parts.append(f"{_ms(rest)} {', '.join(whose)}")
+        parts.append(f"{_ms(rest)} that remain: {', '.join(whose)}")
     return f"{_ms(gap)} between them: {' + '.join(parts)}" if parts else f"{_ms(gap)} between them"
 
 
@@ -222,18 +220,6 @@ def _itl(sides: Sides) -> Iterator[Reconciled]:
         what="ITL mean", client=client, server=told.mean, gap=gap, unit="ms", text=text,
         agrees=abs(gap) <= max(LEAST_MS, 2 * TIME_SHARE * told.mean),
     )  # fmt: skip
-
-
-def aligned(windows: Sequence[Span], sweeps: Floats) -> list[Span]:
-    """Narrow W to whole readings, where these cover half of it; else leave it as it is."""
-    found = []
-    for window in windows:
-        inside = sweeps[(sweeps >= window.start_ns) & (sweeps <= window.end_ns)]
-        length = window.end_ns - window.start_ns
-        if len(inside) < 2 or inside[-1] - inside[0] < ALIGNED * length:
-            return list(windows)
-        found.append(Span(start_ns=float(inside[0]), end_ns=float(inside[-1])))
-    return found
 
 
 def _time(sides: Sides, key: str, spans: Sequence[Span]) -> ServerTime | None:

@@ -1,16 +1,52 @@
 """What a reader must know before using a run's figures, and no check tests; one line each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from loadgen.analysis.bottleneck import queue_bound, throttled
+from loadgen.analysis.stats import wilson
 from loadgen.analysis.summary import LevelSummary
 
 COALESCED_WORTH_SAYING = 0.1
+BROKEN_SHARE = 0.01
+BROKEN_SURELY = 0.001
+"""Of many answers: a share that is surely (95 %) above this is said, though it is small."""
 
 
 def remarks(levels: Sequence[LevelSummary]) -> list[str]:
     """Return the warnings of all levels, those that spoil most figures first."""
     return [f"{level.label}: {text}" for rule in _RULES for level in levels for text in rule(level)]
+
+
+def not_heard(manifest: Mapping[str, Any], levels: Sequence[LevelSummary]) -> list[str]:
+    """Return what the user asked for by name and did not get: the server's page, a GPU."""
+    asked = _mapping(_mapping(manifest, "scenario"), "telemetry")
+    told = _mapping(manifest, "telemetry")
+    heard = {
+        "server": any(level.server for level in levels),
+        "gpu": any(level.gpu for level in levels),
+    }
+    words = {"server": "no metrics of the server", "gpu": "no figures of a GPU"}
+    return [
+        f"{words[key]}: {_mapping(told, key).get('why_not') or 'nothing could be read'}"
+        for key in words
+        if told and asked.get(key, "auto") not in ("auto", "off") and not heard[key]
+    ]
+
+
+def _broken(level: LevelSummary) -> Iterator[str]:
+    found = level.quality
+    share = found.broken / found.outputs if found.outputs else 0.0
+    between = wilson(found.broken, found.outputs) if share else None
+    if between is None or (share < BROKEN_SHARE and between.low <= BROKEN_SURELY):
+        return
+    counts = {
+        "garbled": found.garbled, "empty": found.empty, "looping": found.looping,
+        "truncated": found.truncated,
+    }  # fmt: skip
+    kinds = sorted((word for word, n in counts.items() if n), key=lambda word: -counts[word])
+    figure = f"{share:.0%}"[:-1] if share >= 0.1 else f"{share * 100:.2g}"
+    yield f"{figure} % of the answers are broken ({', '.join(kinds)})"
 
 
 def _buffered(level: LevelSummary) -> Iterator[str]:
@@ -70,7 +106,13 @@ def _throttled(level: LevelSummary) -> Iterator[str]:
         yield f"the GPU lowered its clock: {text}"
 
 
+def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = outer.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
 _RULES: tuple[Callable[[LevelSummary], Iterator[str]], ...] = (
+    _broken,
     _buffered,
     _coalesced,
     _counted_as_chunks,

@@ -25,9 +25,12 @@ class ServerFigures:
     """What the server's metrics page told over one level.
 
     samples: readings of the page in W. Means are weighted by time, straight lines between
-    readings. prompt_tokens, generation_tokens, requests_done: what the server counted over the
-    whole level, from the last reading before it to the first after its drain; requests_done
-    without those that it says were aborted. prefix_hit_share: cached / looked up prompt tokens.
+    readings, and withheld under 3 of them. queued_mean: requests that waited, by Little's law,
+    Σ queue times / length; max_sequences: the most it runs at once, where that is known. Times are
+    of whole readings in W, where these cover half of it (``tracks.aligned``). prompt_tokens,
+    generation_tokens, requests_done: what the server counted over the whole level, from the last
+    reading before it to the first after its drain; requests_done without those that it says were
+    aborted. prefix_hit_share: cached / looked up prompt tokens.
     restarts: how often its counters began anew.
     """
 
@@ -36,6 +39,8 @@ class ServerFigures:
     running_max: float | None = None
     waiting_mean: float | None = None
     waiting_max: float | None = None
+    queued_mean: float | None = None
+    max_sequences: float | None = None
     kv_usage_mean: float | None = None
     kv_usage_max: float | None = None
     preemptions: float | None = None

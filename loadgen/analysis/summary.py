@@ -215,6 +215,7 @@ class LevelSummary:
     stop_reason: str | None = None  # time, count, interrupted, abort, ...
     arrivals: int = 0  # due in measure; the n of a percentile are those due in W
     outcomes: dict[str, int] = field(default_factory=dict)  # of these arrivals
+    questions: int = 0  # of a golden set, asked among these arrivals
     flags: dict[str, int] = field(default_factory=dict)
     # what W leaves out, and how it went
     warmup_requests: int = 0
@@ -227,7 +228,7 @@ class LevelSummary:
     by_round: list[RoundFigures] = field(default_factory=list)  # where there are several
     # rates over W
     requests_per_s: float | None = None
-    requests_per_s_between_ends: float | None = None  # (n - 1) / (last end - first end)
+    requests_per_s_between_ends: float | None = None  # (n - k) / (last end - kth end)
     output_tokens_per_s: float | None = None
     output_tokens_per_s_ok: float | None = None
     total_tokens_per_s: float | None = None

@@ -3,16 +3,21 @@
 The figures of a row are those at the highest load that all were to be measured at.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loadgen.analysis import differ
 from loadgen.analysis.alike import names_of
-from loadgen.analysis.compare import BETTER, SAME, WORSE, Comparison, Side
+from loadgen.analysis.bounds import FAIL
+from loadgen.analysis.compare import BETTER, SAME, UNKNOWN, WORSE, Comparison, Side
 from loadgen.analysis.conditions import WEIGHTS
 from loadgen.analysis.summary import Distribution, LevelSummary, Quality, Summary
 from loadgen.scenario.model import Scenario
 
+BROKEN = "broken answers"
+_ANSWERS = ("errors", "accuracy", BROKEN)  # as ``compare`` names them
 MEASURED, FAILED, INTERRUPTED, NOT_RUN = "measured", "failed", "interrupted", "not run"
 
 _OF_THE_START = ("target.model", "target.engine", "target.engine_version",
@@ -36,12 +41,17 @@ class ServerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What became of a candidate's figures over all levels: how many are better, which worse."""
+    """What became of a candidate's figures over all levels: how many are better, which worse.
+
+    only: the levels they are of, where the candidate lacks some of the baseline's.
+    """
 
     better: int = 0
     worse: int = 0
     same: int = 0
+    unknown: int = 0
     worse_words: list[str] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,9 @@ class ServerRow:
     """One server's figures; those from ``ttft`` on are of the level the matrix names.
 
     output: tok/s at each level, None where it has none. tally: None for the baseline, and where
-        nothing was compared.
+        nothing was compared. worse_answers: which of errors, accuracy and broken answers are worse
+        than the baseline's at some level; of the broken, over all levels together, too.
+        failed_checks: their names.
     """
 
     result: ServerResult
@@ -61,6 +73,8 @@ class ServerRow:
     error_rate: float | None = None
     missed: list[str] = field(default_factory=list)
     tally: Tally | None = None
+    worse_answers: list[str] = field(default_factory=list)
+    failed_checks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +97,9 @@ def matrix_of(
     """Put what was measured side by side; ``sides`` has those that have figures, by name."""
     levels = list(dict.fromkeys(name for side in sides.values() for name in names_of(side.plans)))
     highest = _highest(levels, sides.values())
-    tallies = _tallies(list(sides), comparison)
-    rows = [
-        _row(result, sides.get(result.name), levels=levels, highest=highest, tallies=tallies)
-        for result in results
-    ]
+    rows = [_row(one, sides.get(one.name), levels=levels, highest=highest) for one in results]
+    if comparison is not None:
+        rows = [_compared(row, sides, comparison) for row in rows]
     return Matrix(levels=levels, level=highest, baseline=next(iter(sides), None), rows=rows)
 
 
@@ -139,21 +151,52 @@ def _highest(levels: Sequence[str], sides: Iterable[Side]) -> str | None:
     return levels[-1] if levels else None
 
 
-def _tallies(names: Sequence[str], comparison: Comparison | None) -> dict[str, Tally]:
-    if comparison is None:
-        return {}
-    return {name: _tally(comparison, index) for index, name in enumerate(names[1:])}
+def _compared(row: ServerRow, sides: Mapping[str, Side], comparison: Comparison) -> ServerRow:
+    """Add to a candidate's row what became of its figures; the baseline's has nothing to add."""
+    names = list(sides)
+    if row.result.name not in names[1:]:
+        return row
+    side = sides[row.result.name]
+    baseline = sides[names[0]]
+    tally = _tally(comparison, names.index(row.result.name) - 1)
+    if len(tally.only) == len(baseline.plans):
+        tally = replace(tally, only=[])
+    worse = {*tally.worse_words, *([BROKEN] if _breaks_more(baseline, side) else [])}
+    return replace(row, tally=tally, worse_answers=[word for word in _ANSWERS if word in worse])
 
 
 def _tally(comparison: Comparison, candidate: int) -> Tally:
-    told = [
-        (row.word, row.changes[candidate].verdict)
+    """Count the verdicts at the levels that a candidate has figures of, which ``only`` names."""
+    had = [
+        level
         for level in comparison.levels
-        for row in level.rows
+        if any(row.changes[candidate].value is not None for row in level.rows)
     ]
-    count = {verdict: sum(said == verdict for _, said in told) for verdict in (BETTER, WORSE, SAME)}
-    words = list(dict.fromkeys(word for word, said in told if said == WORSE))
-    return Tally(better=count[BETTER], worse=count[WORSE], same=count[SAME], worse_words=words)
+    told = [(row.word, row.changes[candidate].verdict) for level in had for row in level.rows]
+    count = Counter(verdict for _, verdict in told)
+    return Tally(
+        better=count[BETTER],
+        worse=count[WORSE],
+        same=count[SAME],
+        unknown=count[UNKNOWN],
+        worse_words=list(dict.fromkeys(word for word, said in told if said == WORSE)),
+        only=[level.label for level in had],
+    )
+
+
+def _breaks_more(baseline: Side, candidate: Side) -> bool:
+    """Say whether more answers are broken over all common levels together.
+
+    A few in a hundred are no significant difference at any one level, and may be one in all. Not
+    so the accuracy: each level asks the same questions again, which makes them no more.
+    """
+    names = [name for name in names_of(baseline.plans) if candidate.level(name) is not None]
+    shares = []
+    for side in (baseline, candidate):
+        found = [at.summary.quality for name in names if (at := side.level(name)) is not None]
+        shares.append((sum(one.broken for one in found), sum(one.outputs for one in found)))
+    change = differ.of_shares(*shares)
+    return change is not None and change.low > 0
 
 
 def _row(
@@ -162,7 +205,6 @@ def _row(
     *,
     levels: Sequence[str],
     highest: str | None,
-    tallies: Mapping[str, Tally],
 ) -> ServerRow:
     if side is None:
         return ServerRow(result=result, output=[None for _ in levels])
@@ -179,5 +221,10 @@ def _row(
         quality=figures.quality,
         error_rate=figures.error_rate,
         missed=missed_objectives(side.summary),
-        tally=tallies.get(result.name),
+        failed_checks=_failed_checks(side.summary),
     )
+
+
+def _failed_checks(summary: Summary) -> list[str]:
+    failed = [one.name for level in summary.levels for one in level.checks if one.verdict == FAIL]
+    return list(dict.fromkeys(failed))

@@ -4,6 +4,7 @@ The readings of a run are sorted once into signals (our words for what engines s
 a level's figures are means, differences and histograms of these over its windows.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from loadgen.analysis.tracks import (
     Floats,
     Span,
     Track,
+    aligned,
     mean_over,
     most_over,
     readings_in,
@@ -29,9 +31,13 @@ from loadgen.analysis.tracks import (
     tracks_of,
 )
 from loadgen.engines import ENGINES, UNKNOWN, Signal
+from loadgen.units import NS_PER_MS
 
 SHARES = frozenset({"kv_usage"})
 """Gauges of which several series (engines) are averaged, not added up."""
+
+LEAST_READINGS = 3
+"""Of the page in W: the mean of fewer is no mean, as a queue is now full, now empty."""
 
 NOT_DONE = frozenset({"abort", "error"})
 """Values of the label ``finished_reason`` of requests that the server did not finish."""
@@ -80,25 +86,32 @@ def server_of(samples: pd.DataFrame, *, engine: str | None) -> Server | None:
 
 
 def server_figures(
-    server: Server, *, windows: Sequence[Span], whole: Sequence[Span]
+    server: Server, *, windows: Sequence[Span], whole: Sequence[Span], starts: Sequence[float] = ()
 ) -> ServerFigures:
-    """Return the figures over W (``windows``), and the counts of the whole level (``whole``)."""
-    means = {key: mean_over(track, windows) for key, track in server.gauges.items()}
+    """Return the figures over W (``windows``), and the counts of the whole level (``whole``).
+
+    starts: when the run's loads began, of all levels and passes.
+    """
+    samples = readings_in(server.sweeps, windows)
+    gauges = server.gauges if samples >= LEAST_READINGS else {}
+    means = {key: mean_over(track, windows) for key, track in gauges.items()}
     most = {key: most_over(track, windows) for key, track in server.gauges.items()}
-    marked = marks(server.sweeps, whole)
+    marked = marks(server.sweeps, whole, starts)
+    spans = aligned(windows, server.sweeps)
     times: dict[str, ServerTime | None] = {
-        key: time_over(histogram, windows) for key, histogram in server.histograms.items()
+        key: time_over(histogram, spans) for key, histogram in server.histograms.items()
     }
     counted = {
         key: risen(server.counters.get(key, ()), marked) if marked else None
         for key in ("prompt_tokens", "generation_tokens", "requests_done")
     }
     return ServerFigures(
-        samples=readings_in(server.sweeps, windows),
+        samples=samples,
         running_mean=means.get("running"),
         running_max=most.get("running"),
         waiting_mean=means.get("waiting"),
         waiting_max=most.get("waiting"),
+        queued_mean=_queued(times.get("queue_time"), spans),
         kv_usage_mean=means.get("kv_usage"),
         kv_usage_max=most.get("kv_usage"),
         preemptions=risen(server.counters.get("preemptions", ()), windows),
@@ -114,10 +127,17 @@ def server_figures(
     )
 
 
-def marks(sweeps: Floats, whole: Sequence[Span]) -> list[Span]:
+def _queued(queue: ServerTime | None, spans: Sequence[Span]) -> float | None:
+    """Return how many requests waited on average: done per second × mean time in the queue."""
+    length_ms = sum(span.end_ns - span.start_ns for span in spans) / NS_PER_MS
+    return queue.n * queue.mean / length_ms if queue is not None and length_ms else None
+
+
+def marks(sweeps: Floats, whole: Sequence[Span], starts: Sequence[float]) -> list[Span]:
     """Widen a level's spans to the readings around it; empty where one of them is not there.
 
-    The last reading at or before its start, the first at or after its end (its drain included).
+    The last reading at or before its start, and after its end (its drain included) the last before
+    the next load: a reading asked for before the end may bear an instant after it.
     """
     found = []
     for span in whole:
@@ -125,6 +145,9 @@ def marks(sweeps: Floats, whole: Sequence[Span]) -> list[Span]:
         after = int(np.searchsorted(sweeps, span.end_ns, "left"))
         if before < 0 or after >= len(sweeps):
             return []
+        if starts:
+            following = min((at_ns for at_ns in starts if at_ns >= span.end_ns), default=math.inf)
+            after = max(after, int(np.searchsorted(sweeps, following, "right")) - 1)
         found.append(Span(start_ns=float(sweeps[before]), end_ns=float(sweeps[after])))
     return found
 

@@ -16,6 +16,9 @@ from loadgen.analysis.readings import FAILED
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+ALIGNED = 0.5
+"""The least share of a span that whole readings must cover; else its edges are interpolated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -140,6 +143,18 @@ def readings_in(sweeps: Floats, spans: Sequence[Span]) -> int:
     """Count the readings in spans, on their edges too."""
     inside = [(sweeps >= span.start_ns) & (sweeps <= span.end_ns) for span in spans]
     return sum(int(found.sum()) for found in inside)
+
+
+def aligned(windows: Sequence[Span], sweeps: Floats) -> list[Span]:
+    """Narrow W to whole readings, where these cover half of it; else leave it as it is."""
+    found = []
+    for window in windows:
+        inside = sweeps[(sweeps >= window.start_ns) & (sweeps <= window.end_ns)]
+        length = window.end_ns - window.start_ns
+        if len(inside) < 2 or inside[-1] - inside[0] < ALIGNED * length:
+            return list(windows)
+        found.append(Span(start_ns=float(inside[0]), end_ns=float(inside[-1])))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.errors import UsageError
 from loadgen.units import parse_share
 
 if TYPE_CHECKING:
-    from loadgen.analysis.compare import Comparison
+    from collections.abc import Sequence
+
+    from loadgen.analysis.compare import Comparison, Side
 
 REGRESSED = REFUSED = 1
 
@@ -24,9 +27,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> fl
 
 @click.command("compare")
 @click.argument("baseline", metavar="BASELINE", type=click.Path(path_type=Path))
-@click.argument(
-    "candidates", metavar="CANDIDATE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("candidates", metavar="[CANDIDATE]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--tolerance",
     default="2%",
@@ -74,14 +75,17 @@ def command(
 
     Conditions that differ come first. Then each figure of each level: its change, the 95 %
     interval of the change, and whether it is better, worse, or no significant difference.
+
+    A sweep's directory alone stands for its runs, held against the first of them.
     """
     from loadgen.analysis.compare import WORSE, compare
     from loadgen.report.compare import read_sides
 
-    first, *others = read_sides([baseline, *candidates])
-    found = compare(first, others, tolerance=tolerance, varies=varies)
+    directories, meant = _sides_of([baseline, *candidates])
+    first, *others = read_sides(directories)
+    found = compare(first, others, tolerance=tolerance, varies=[*varies, *meant])
     refused = found.refusals if strict else []
-    _write(replace(found, levels=[]) if refused else found, format_, out)
+    _write(replace(found, levels=[]) if refused else found, format_, out, [first, *others])
     if refused:
         click.echo(f"loadgen: refused under --strict: {'; '.join(refused)}", err=True)
         click.get_current_context().exit(REFUSED)
@@ -89,15 +93,38 @@ def command(
     click.get_current_context().exit(REGRESSED if regressed else 0)
 
 
-def _write(found: "Comparison", format_: str, out: str | None) -> None:
-    from loadgen.report.compare import render_comparison
+def _sides_of(directories: "Sequence[Path]") -> "tuple[list[Path], list[str]]":
+    """Return the runs that are meant, and what is to differ between them.
+
+    UsageError where there are fewer than two.
+    """
+    from loadgen.report.swept import is_sweep, read_sweep
+
+    first = directories[0]
+    if len(directories) > 1 or not is_sweep(first):
+        if len(directories) < 2:
+            raise click.UsageError("Missing argument 'CANDIDATE...': the runs to hold against it")
+        return list(directories), []
+    swept = read_sweep(first)
+    runs = list(swept.measured.values())
+    if len(runs) < 2:
+        raise UsageError(
+            f"{first}: fewer than two of its servers were measured; nothing to compare"
+        )
+    return runs, swept.varies
+
+
+def _write(found: "Comparison", format_: str, out: str | None, sides: "Sequence[Side]") -> None:
+    from loadgen.report.compare import comparison_page, render_comparison
     from loadgen.report.terminal import look_of
     from loadgen.report.write import write_text
 
+    shown = bool(found.levels) and format_ == "html"
+    page = comparison_page(found, {one.name: one.summary for one in sides}) if shown else ""
     if out is None or out == "-":
         look = look_of(sys.stdout)
-        text = render_comparison(found, format_, width=look.width, colour=look.colour)
+        text = page or render_comparison(found, format_, width=look.width, colour=look.colour)
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
         return
-    click.echo(write_text(Path(out), render_comparison(found, format_)))
+    click.echo(write_text(Path(out), page or render_comparison(found, format_)))

@@ -101,12 +101,20 @@ def found_in(scenario: "Scenario") -> list[str]:
     Raises UsageError where a log cannot be used, or not be followed.
     """
     from loadgen.workload.plan import source_without_nonce
-    from loadgen.workload.replay.follow import check_logs
+    from loadgen.workload.replay.follow import check_logs, course_through
 
     check_logs(scenario)
     facts = source_without_nonce(scenario).facts()
     each = facts["classes"].values() if "classes" in facts else [facts]
-    return [line for told in each if told["source"] == "replay" for line in render_found(told)]
+    lines = [line for told in each if told["source"] == "replay" for line in render_found(told)]
+    return [*lines, *(f"Course    {said}" for said in course_through(scenario))]
+
+
+def answers_of(scenario: "Scenario") -> list[str]:
+    """Say what of the answers is not as it was; a run says it itself."""
+    from loadgen.workload.replay.follow import natural_answers
+
+    return [f"Answers   {said.removeprefix('answers ')}" for said in natural_answers(scenario)]
 
 
 def held_against_the_log(directory: Path, summary: "Summary") -> Iterator[str]:

@@ -90,6 +90,9 @@ class Verbs(click.Group):
         except LoadgenError as error:
             _complain(str(error))
             code = error.exit_code
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            code = error.exit_code
         except click.ClickException as error:
             _complain(_in_one_line(error))
             code = error.exit_code
@@ -114,11 +117,15 @@ def _in_one_line(error: click.ClickException) -> str:
 
 
 def _message(error: click.ClickException) -> str:
-    """Return click's words, but never suggest the flags that only exist to be refused."""
+    """Return click's words, but never suggest the flags that only exist to be refused.
+
+    The nearest flag comes first.
+    """
     if not isinstance(error, click.NoSuchOption):
         return error.format_message()
-    close = [name for name in error.possibilities or () if name not in KEY_FLAGS]
-    hint = f"; did you mean {' or '.join(sorted(close))}?" if close else ""
+    known = [name for name in error.possibilities or () if name not in KEY_FLAGS]
+    close = difflib.get_close_matches(error.option_name, known, n=3, cutoff=0.0)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"no option {error.option_name}{hint}"
 
 

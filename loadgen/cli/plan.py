@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.logs import found_in, log_arguments_beside_a_level, refuse_log_flags
+from loadgen.cli.logs import answers_of, found_in, log_arguments_beside_a_level, refuse_log_flags
 from loadgen.cli.options import scenario_arguments, scenario_from
 from loadgen.cli.replaying import replay_scenario
 from loadgen.cli.server import one_server, server_option
@@ -46,7 +46,7 @@ def command(
     if log is not None:
         scenario = _replaying(log, options)
         if options["url"] is None and not only_hash:
-            click.echo("\n".join(found_in(scenario)))
+            click.echo("\n".join([*found_in(scenario), *answers_of(scenario)]))
             return
     else:
         refuse_log_flags(options)
@@ -72,7 +72,7 @@ def render_plan(scenario: "Scenario") -> str:
 
     source = source_without_nonce(scenario)
     levels = plan_levels(scenario, source)
-    found = found_in(scenario) if scenario.replays else []
+    found = [*found_in(scenario), *answers_of(scenario)] if scenario.replays else []
     lines = [*([""] if found else []), *found, *_server(scenario)]
     lines += ["", "Levels" if scenario.rounds == 1 else f"Levels, {scenario.rounds} rounds of them"]
     lines += _table([_COLUMNS, *(_row(level) for level in levels)])

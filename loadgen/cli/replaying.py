@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.logs import CLOSED_LOOP_SLOTS
 from loadgen.cli.options import settings_of
-from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
@@ -26,7 +25,7 @@ _LEVELS = ("speed", "max_gap", "jitter", "max_in_flight", "at_cap")
 def replay_scenario(log: Path, options: dict[str, Any]) -> "Scenario":
     """Make the scenario of one command line."""
     from loadgen.scenario.load import scenario_from_flags
-    from loadgen.scenario.settings import Setting
+    from loadgen.scenario.settings import EACH, Setting
 
     course = {key: value for key, value in options.items() if key not in _OF_THE_LOG}
     settings = [*log_settings(log, options), *settings_of(course)]
@@ -34,14 +33,12 @@ def replay_scenario(log: Path, options: dict[str, Any]) -> "Scenario":
     scenario = scenario_from_flags(settings, overrides=overrides, environ=os.environ)
     if not closed(options):
         return scenario
-    lengths = {"warmup": "0 requests", "measure": f"{once_through(scenario)} requests"}
-    told = {setting.path[1] for setting in settings
-            if isinstance(setting, Setting) and setting.path[0] == "each_level"}  # fmt: skip
-    settings += [
-        Setting(path=("each_level", key), value=value, origin="--closed-loop")
-        for key, value in lengths.items()
-        if key not in told
-    ]
+    told = scenario.each_level.model_fields_set
+    if "measure" not in told:
+        settings.append(Setting(path=("levels", EACH, "once"), value=True, origin="--closed-loop"))
+    elif "warmup" not in told:
+        warmup = ("each_level", "warmup")
+        settings.append(Setting(path=warmup, value="0 requests", origin="--closed-loop"))
     return scenario_from_flags(settings, overrides=overrides, environ=os.environ)
 
 
@@ -105,13 +102,3 @@ def _load(options: Mapping[str, Any]) -> "Setting":
     slots = str(options.get("concurrency") or CLOSED_LOOP_SLOTS).split(",")
     levels = [{"concurrency": int(one) if one.strip().isdecimal() else one} for one in slots]
     return Setting(path=("levels",), value=levels, origin="--concurrency")
-
-
-def once_through(scenario: "Scenario") -> int:
-    """Return how many requests of each level go once through a log that is replayed closed."""
-    from loadgen.workload.replay.follow import kept_of
-
-    requests = len(kept_of(scenario, scenario.prompts).members)
-    if not requests:
-        raise UsageError(f"{scenario.prompts.file}: holds no requests")
-    return max(1, requests // len(scenario.levels))

@@ -29,11 +29,16 @@ def command(run: Path, format_: str, out: str | None, strict: bool) -> None:
     """Make the report of RUN, a run directory.
 
     Every report is computed from manifest.json and requests.jsonl, so it can be made on any
-    machine, of an interrupted run too.
+    machine, of an interrupted run too. Of a sweep's directory: its comparison and, without
+    --format and --out, the files of it again.
     """
+    from loadgen.report.swept import is_sweep
     from loadgen.report.terminal import look_of
     from loadgen.report.write import render, write_text
 
+    if is_sweep(run):
+        _report_sweep(run, format_, out, strict=strict)
+        return
     if out is None and format_ == "html":
         out = str(run / "report.html")
     if out is None or out == "-":
@@ -43,6 +48,28 @@ def command(run: Path, format_: str, out: str | None, strict: bool) -> None:
         click.echo(write_text(Path(out), render(run, format_)))
     if strict:
         _exit_by_checks(run)
+
+
+def _report_sweep(directory: Path, format_: str, out: str | None, *, strict: bool) -> None:
+    from loadgen.cli.run import OBJECTIVE_MISSED
+    from loadgen.report.sweep import report_again
+    from loadgen.report.terminal import look_of
+    from loadgen.report.write import write_text
+
+    made = report_again(directory, look=look_of(sys.stdout))
+    name = {"markdown": "comparison.md"}.get(format_, f"comparison.{format_}")
+    if out is None and format_ == "html":
+        out = str(directory / name)
+    text = made.texts.get(name, made.terminal)
+    if out is not None and out != "-":
+        click.echo(write_text(Path(out), text))
+    else:
+        _print(text)
+    if out is None and format_ == "terminal":
+        for path in made.write():
+            click.echo(str(path))
+    if strict and not made.sound:
+        click.get_current_context().exit(OBJECTIVE_MISSED)
 
 
 def _exit_by_checks(run: Path) -> None:

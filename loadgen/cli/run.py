@@ -89,13 +89,16 @@ def checks_pass(summary: "Summary") -> bool:
 
 
 def measured_run(
-    scenario: "Scenario", out: Path | None, *, nonce: str | None = None
+    scenario: "Scenario", out: Path | None, *, nonce: str | None = None, of: str = ""
 ) -> tuple[Path, Interrupted | None]:
-    """Return the directory of a run, and how the user stopped it; None where nobody did."""
+    """Return the directory of a run, and how the user stopped it; None where nobody did.
+
+    of: the server's name, where the run is one of several.
+    """
     from loadgen.report.progress import Progress
     from loadgen.run.runner import run_scenario
 
-    with Progress() as progress:
+    with Progress(of=of) as progress:
         try:
             return run_scenario(scenario, out=out, on_event=progress, nonce=nonce), None
         except Interrupted as stop:

@@ -16,6 +16,12 @@ _HEADINGS = (
     ("memory", "kB/stream"), ("", ""),
 )  # fmt: skip
 
+_ABOUT_MEMORY = (
+    "memory: growth of the whole client for each further stream: beside the open stream, the next"
+    " requests\nprepared for its slot, its chunks before they are decoded, and its records before"
+    " they are written"
+)
+
 
 def _streams(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     numbers = tuple(int(part) if part.strip().isdecimal() else 0 for part in value.split(","))
@@ -83,7 +89,9 @@ def _table(found: "Findings") -> str:
         f"{found.machine[key]} {word}".strip()
         for key, word in (("cpus_usable", "cores"), ("loop", ""), ("stamps", "stamps"))
     )
-    return "\n".join([*lines, "", f"this machine ({machine}): {found.verdict}"])
+    known = any(rung.bytes_per_stream is not None for rung in found.rungs)
+    about = [_ABOUT_MEMORY] if known else []
+    return "\n".join([*lines, *about, "", f"this machine ({machine}): {found.verdict}"])
 
 
 def _cells(rung: "Rung") -> list[str]:

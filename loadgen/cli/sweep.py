@@ -34,7 +34,7 @@ def sweep(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
     done = run_sweep(scenario, out=out, measure=measure, say=say)
     reports = report_sweep(scenario, done.directory, done.results, look=look_of(sys.stdout))
     click.echo(reports.terminal, nl=False)
-    for path in reports.paths:
+    for path in reports.write():
         click.echo(str(path))
     if done.interrupted:
         raise Interrupted("interrupted; the servers that were measured are compared")
@@ -55,12 +55,13 @@ def _measured(
     scenario: "Scenario", directory: Path, nonce: str | None, *, summaries: "list[Summary]"
 ) -> "Measured":
     from loadgen.cli.run import measured_run, report_files
+    from loadgen.report.view import first_line
     from loadgen.run.sweep import Measured
 
     with server_for(scenario) as held:
-        _, stopped = measured_run(scenario, directory, nonce=nonce)
+        _, stopped = measured_run(scenario, directory, nonce=nonce, of=directory.name)
     reports = report_files(directory)
-    say(reports.terminal.partition("\n")[0])
+    say(f"{directory.name}: {first_line(reports.summary).text}")
     summaries.append(reports.summary)
     return Measured(
         ready_s=held.ready_s,

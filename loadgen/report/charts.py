@@ -20,22 +20,25 @@ Figure = Callable[[LevelSummary], float | None]
 def build_charts(levels: Sequence[LevelSummary], ttft: Mapping[int, Samples]) -> tuple[Chart, ...]:
     """Draw what the levels hold; a chart without a single number is left out.
 
-    ttft: samples of the TTFT by level number, for its CDF.
+    Of one level no curve over the levels: each would be a dot. ttft: samples of the TTFT by level
+    number, for its CDF.
     """
     if not levels:
         return ()
     place = place_levels(levels)
-    drawn = (
-        _output_chart(place),
-        _request_chart(place),
-        _quantile_chart(place, "ttft", "Time to first token (TTFT)"),
-        _quantile_chart(place, "itl", f"Gap between token chunks ({itl_word(levels)})"),
-        _quantile_chart(place, "e2e", "Whole request (E2E)"),
-        _cdf_chart(place.levels, ttft),
-        _trade_chart(place.levels),
-        _in_flight_chart(place),
-        _outcome_chart(levels),
-    )
+    drawn = [_cdf_chart(place.levels, ttft)]
+    if len(levels) > 1:
+        drawn = [
+            _output_chart(place),
+            _request_chart(place),
+            _quantile_chart(place, "ttft", "Time to first token (TTFT)"),
+            _quantile_chart(place, "itl", f"Gap between token chunks ({itl_word(levels)})"),
+            _quantile_chart(place, "e2e", "Whole request (E2E)"),
+            *drawn,
+            _trade_chart(place.levels),
+            _in_flight_chart(place),
+        ]
+    drawn.append(_outcome_chart(levels))
     return tuple(c for c in drawn if any(y is not None for line in c.lines for y in line.y))
 
 

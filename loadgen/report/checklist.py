@@ -13,6 +13,7 @@ from loadgen.report.terminal import Look
 from loadgen.report.text import plain
 
 _COLOURS = {PASS: "green", WARN: "yellow", FAIL: "red"}
+_LISTED = "--all lists them"
 _INDENT = " " * 8
 _STATUS = {
     "interrupted": "was interrupted",
@@ -22,14 +23,23 @@ _STATUS = {
 _CUT_SHORT = {"interrupted", "failed", "not recorded"}
 
 
-def render_checklist(summary: Summary, *, look: Look) -> str:
-    """Return the verdict on the whole run in one line, then each level's checks, worst first."""
+def render_checklist(summary: Summary, *, look: Look, everything: bool = False) -> str:
+    """Return the verdict on the whole run in one line, then each level's checks, worst first.
+
+    Those that passed are only counted, unless ``everything`` is asked for.
+    """
     lines = [f"{plain(summary.name) or 'run'}: {verdict_line(summary)}"]
+    passed = 0 if everything else sum(check.verdict == PASS for check in _checks(summary))
+    if passed and verdict_of(summary) == PASS:
+        lines[0] += f" ({_LISTED})"
     if not _ended(summary):
         lines += ["", *_cut_short(summary, look)]
     for level in summary.levels:
-        lines += ["", f"{plain(level.label)} ({counted(level)})"]
-        lines += _lines_of(level, look)
+        if everything or worst(level.checks) != PASS or not level.checks:
+            lines += ["", f"{plain(level.label)} ({counted(level)})"]
+            lines += _lines_of(level, look, everything=everything)
+    if passed and verdict_of(summary) != PASS:
+        lines += ["", f"{passed:,} check{'' if passed == 1 else 's'} passed ({_LISTED})"]
     lines += [""] if summary.warnings else []
     for text in summary.warnings:
         lines += _wrapped(f"note: {plain(text)}", look)
@@ -99,9 +109,10 @@ def _checks(summary: Summary) -> list[Check]:
     return [check for level in summary.levels for check in level.checks]
 
 
-def _lines_of(level: LevelSummary, look: Look) -> list[str]:
+def _lines_of(level: LevelSummary, look: Look, *, everything: bool) -> list[str]:
     order = {FAIL: 0, WARN: 1, PASS: 2}
-    checks = sorted(level.checks, key=lambda check: order[check.verdict])
+    shown = [check for check in level.checks if everything or check.verdict != PASS]
+    checks = sorted(shown, key=lambda check: order[check.verdict])
     lines: list[str] = []
     for check, after in zip_longest(checks, checks[1:]):
         same = after is not None and after.text == check.text  # then it stands below the last one
@@ -111,7 +122,12 @@ def _lines_of(level: LevelSummary, look: Look) -> list[str]:
 
 
 def check_figure(check: Check) -> str:
-    """Write a check's name, its number and its bound: "CPU 72 % (at most 70 %)"."""
+    """Write a check's name, its number and its bound: "CPU 72 % (at most 70 %)".
+
+    All of a whole is no bound, as nothing can lie beyond it: then the number stands alone.
+    """
+    if not check.unit and check.bound == 1 >= check.value:
+        return f"{plain(check.name)} {check_value(check)}"
     passed = check.verdict == PASS
     least = check.value != check.bound and passed == (check.value > check.bound)
     bound = f"{'at least' if least else 'at most'} {in_unit(check.bound, check.unit)}"

@@ -1,6 +1,7 @@
 """A comparison for eyes: what the runs do not share first, then every figure with its verdict."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from loadgen.analysis.compare import (
     BETTER,
     SAME,
     UNKNOWN,
+    VARIES,
     WORSE,
     Change,
     Comparison,
@@ -20,14 +22,17 @@ from loadgen.analysis.compare import (
     Side,
 )
 from loadgen.analysis.serial import to_plain
+from loadgen.analysis.summary import Summary
 from loadgen.analysis.table import RunData, read_run
 from loadgen.errors import UsageError
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.checklist import check_figure
+from loadgen.report.curves import comparison_charts
 from loadgen.report.grid import Column, Table
-from loadgen.report.html import page
+from loadgen.report.html import page, pictures
 from loadgen.report.markdown import escape, facts_lines, table_lines
 from loadgen.report.soundness import course_cell, left_out
+from loadgen.report.swept import server_of
 from loadgen.report.terminal import DEFAULT_WIDTH, console_of, print_table, text_of, toned
 from loadgen.report.text import NONE, Cell, Fact, count, number, percent, plain
 from loadgen.report.view import Verdict
@@ -41,11 +46,18 @@ _TONES = {BETTER: "good", WORSE: "bad", SAME: "", UNKNOWN: "quiet"}
 _VERDICTS = (
     "Better or worse is said only where the whole 95 % interval of a change lies outside ± the"
     " tolerance; of shares, where it leaves out zero. No significant difference is not equality."
+    " A side that failed more is called faster only where that holds with each failure as +∞."
+)
+_VARIES = (
+    "It varies more: the rate scatters within a run by more than it changed; measure for longer."
 )
 _READING = (
     "Change is candidate / baseline − 1, of the figures that the runs' own reports show; of shares"
     " the difference, in points.",
     _VERDICTS,
+    "Where one side failed more, a time that failures could have made has no verdict: it is better"
+    " (or the baseline's was) only among the survivors. Output is held against the tokens of whole"
+    " answers then.",
     "The interval is the t interval of the rounds' values (Welch) where both sides have 3 or more;"
     " else a block bootstrap of the difference of percentiles, by the same requests where both"
     " sides sent the same plan, or a t interval over batches where neighbours resemble one another"
@@ -91,8 +103,14 @@ def render_comparison(
         case "markdown":
             return _markdown(compare_view(found))
         case "html":
-            return page("compare.html.j2", view=compare_view(found))
+            return comparison_page(found, {})
     raise UsageError(f"format: there is no '{format}'; choose one of {', '.join(FORMATS)}")
+
+
+def comparison_page(found: Comparison, summaries: Mapping[str, Summary]) -> str:
+    """Return a comparison as a page, with the curves of its runs, given by name."""
+    drawn = pictures(comparison_charts(summaries))
+    return page("compare.html.j2", view=compare_view(found), **drawn)
 
 
 def compare_view(found: Comparison) -> CompareView:
@@ -117,9 +135,13 @@ def compare_view(found: Comparison) -> CompareView:
 
 
 def _names(directories: Sequence[Path], runs: Sequence[RunData]) -> list[str]:
-    """Name each run shortly: by its own name, its directory's, or its path; all different."""
+    """Name each run shortly: by its server in a sweep, its own name, its directory's, or its path.
+
+    All are different.
+    """
+    servers = [server_of(path) or "" for path in directories]
     own = [str(run.manifest.get("name") or "") for run in runs]
-    for names in (own, [path.resolve().name for path in directories]):
+    for names in (servers, own, [path.resolve().name for path in directories]):
         if len(set(names)) == len(names) and all(names):
             return names
     paths = [str(path) for path in directories]
@@ -166,19 +188,23 @@ def _causes(found: Comparison) -> list[str]:
 
 
 def _tally(found: Comparison, candidate: int) -> str:
-    """Say what became of one candidate: which metrics are worse, and how many are better."""
+    """Say what became of one candidate: which metrics are worse, and how many of each verdict."""
     changes = [(row.word, row.changes[candidate]) for level in found.levels for row in level.rows]
-    counts = {
-        word: sum(change.verdict == word for _, change in changes) for word in (WORSE, BETTER, SAME)
-    }
-    if not counts[WORSE] and not counts[BETTER]:
-        return SAME if counts[SAME] else "too few requests to tell"
+    counts = Counter(change.verdict for _, change in changes)
+    untold = Counter(change.method for _, change in changes if change.verdict == UNKNOWN)
+    reasons = [f"{why} {n:,}" if untold.keys() - {why} else why for why, n in untold.most_common()]
+    because = f" ({', '.join(map(plain, reasons))})"
+    if not counts[WORSE] and not counts[BETTER] and not counts[SAME]:
+        return f"nothing can be told{because}" if untold else "nothing is compared"
     worse = list(dict.fromkeys(word for word, change in changes if change.verdict == WORSE))
     told = [f"{counts[word]:,} {word}" for word in (WORSE, BETTER) if counts[word]]
     if worse:
         told[0] += f" ({', '.join(worse)})"
-    return ", ".join([*told, *([f"{counts[SAME]:,} without a significant difference"]
-                               if counts[SAME] else [])])  # fmt: skip
+    if counts[SAME]:
+        told.append(f"{counts[SAME]:,} without a significant difference" if told else SAME)
+    if untold:
+        told.append(f"{counts[UNKNOWN]:,} cannot be told{because}")
+    return ", ".join(told)
 
 
 def _n(number_of: int, word: str) -> str:
@@ -290,7 +316,9 @@ def _matrix(found: Comparison, level: LevelComparison) -> Table:
         columns.append(Column(label="change", unit=about or "95 % interval"))
         columns.append(Column(label="verdict", unit=about, left=True))
     rows = tuple(_row(row) for row in level.rows)
-    return Table(title=plain(level.label), columns=tuple(columns), rows=rows)
+    varies = any(change.note == VARIES for row in level.rows for change in row.changes)
+    note = _VARIES if varies else ""
+    return Table(title=plain(level.label), columns=tuple(columns), rows=rows, note=note)
 
 
 def _row(row: Row) -> tuple[Cell, ...]:
@@ -307,12 +335,13 @@ def _value_cell(value: float | None, n: int, *, share: bool) -> Cell:
 
 
 def _change_cells(change: Change, *, share: bool) -> list[Cell]:
+    said = change.note or (change.method if change.verdict == UNKNOWN else "")
+    verdict = f"{change.verdict}: {said}" if said else change.verdict
     if change.change is None:
-        return [Cell(NONE, change.method, "quiet"), Cell(change.verdict, change.method, "quiet")]
+        return [Cell(NONE, change.method, "quiet"), Cell(verdict, change.method, "quiet")]
     text = _signed(change.change, share=share)
     if change.low is not None and change.high is not None:
         text += f" ({_bare(change.low)} … {_bare(change.high)})"
-    verdict = change.verdict if change.verdict != UNKNOWN else f"{UNKNOWN}: {change.method}"
     return [Cell(text, change.method), Cell(verdict, change.method, _TONES[change.verdict])]
 
 

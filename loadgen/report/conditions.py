@@ -8,6 +8,8 @@ from loadgen.analysis.summary import Summary
 from loadgen.report.text import Fact, plain
 
 _SAMPLING = ("temperature", "top_p", "top_k")
+_SAID_ABOVE = {("telemetry", "server.why_not")}
+"""Under the title, or among the warnings where the server's page was asked for by name."""
 
 
 def headline_facts(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -56,7 +58,11 @@ def conditions(summary: Summary, manifest: Mapping[str, Any]) -> tuple[Fact, ...
         facts.append(Fact("plan", plain(manifest["plan_hash"])))
     facts += _found(_mapping(manifest, "conditions"))
     for group in ("seeds", "client", "preflight", "telemetry"):
-        facts += [Fact(f"{group}: {key}", value) for key, value in _flat(manifest.get(group))]
+        facts += [
+            Fact(f"{group}: {key}", value)
+            for key, value in _flat(manifest.get(group))
+            if (group, key) not in _SAID_ABOVE
+        ]
     if manifest.get("loadgen"):
         facts.append(Fact("loadgen", plain(manifest["loadgen"])))
     return tuple(facts)

@@ -3,6 +3,7 @@
 Every text is escaped by the template; the charts travel as JSON in which no tag can be closed.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -17,6 +18,7 @@ from loadgen.report.view import View
 
 _SYMBOLS = {"": "circle", "above": "triangle-up-open", "invalid": "x"}
 _SHAPES = ("circle", "square", "diamond", "cross")  # a second sign beside the colour
+_BESIDE = ("top right", "bottom left")  # in turn: two points that meet keep both their texts
 _MODES = {"line": "lines+markers", "step": "lines", "dots": "markers"}
 _STRIP_PX, _HEADING_PX, _ABOVE_PX, _BELOW_PX = 90, 34, 26, 48  # of the run over time
 _RAMP_STEPS = 7  # colours of an ordered family: --ramp-0 … --ramp-7
@@ -24,17 +26,17 @@ _RAMP_STEPS = 7  # colours of an ordered family: --ramp-0 … --ramp-7
 
 def render_html(view: View) -> str:
     """Return the page; the plotting library and the style sheet are inside it."""
-    figures = {chart.key: figure(chart) for chart in view.charts}
     course = view.over_time
+    height = 0 if course is None else height_px(course)
+    return page("page.html.j2", view=view, height=height, **pictures(view.charts, course))
+
+
+def pictures(charts: Sequence[Chart], course: Course | None = None) -> dict[str, Any]:
+    """Return what a page draws: its charts, the figures by their keys, and the library, if any."""
+    figures = {chart.key: figure(chart) for chart in charts}
     if course is not None:
         figures[course.key] = strips(course)
-    return page(
-        "page.html.j2",
-        view=view,
-        figures=figures,
-        height=0 if course is None else height_px(course),
-        plotly=_plotly() if figures else Markup(""),
-    )
+    return {"charts": charts, "figures": figures, "plotly": _plotly() if figures else Markup("")}
 
 
 def page(template: str, **values: Any) -> str:  # noqa: ANN401 - what the template names
@@ -160,7 +162,7 @@ def _strip_trace(line: Line) -> dict[str, Any]:
     unit = _label(line.unit)
     return trace | {
         "mode": "lines",
-        "line": {"color": colour, "width": 1.6},
+        "line": {"color": colour, "width": 1.6, "dash": "dash" if line.dashed else "solid"},
         "hovertemplate": f"%{{y:.4~g}} {unit}<extra>{_label(line.name)}</extra>",
     }
 
@@ -209,7 +211,7 @@ def _trace(line: Line, *, shape: str) -> dict[str, Any]:
         trace |= {
             "mode": "lines+markers+text",
             "text": [_label(text) for text in line.labels],
-            "textposition": "top center",
+            "textposition": [_BESIDE[i % len(_BESIDE)] for i in range(len(line.labels))],
             "cliponaxis": False,
         }
     bars = _error_bars(line)

@@ -82,21 +82,27 @@ FORMULAS = (
             " more than its scatter explains; or output tok/s of the last third more than 5 %"
             " below the first"),
     Formula("running, waiting, KV cache", "the server's own gauges over the window: means weighted"
-            " by time, straight between readings of its metrics page", "the server shows none"),
-    Formula("the server's TTFT, queue, ITL", "what its histograms rose by in the window: mean = sum"
-            " / count; percentiles straight within a bucket. Its TTFT begins when it has the"
-            " request, the client's when the first byte is sent", "the server keeps none"),
+            " by time, straight between readings of its metrics page; \"too few\": under 3"
+            " readings", "the server shows none"),
+    Formula("the server's TTFT, queue, ITL", "what its histograms rose by between whole readings in"
+            " the window: mean = sum / count; percentiles straight within a bucket. Its TTFT begins"
+            " when it has the request, the client's when the first byte is sent",
+            "the server keeps none"),
     Formula("client and server", "tokens and requests of the whole level, drain included, as the"
             " server cannot tell phases apart; it leaves out aborted requests, and an end-of-text"
             " token counts as a token. Times over whole readings in the window, of the first"
             " tokens and gaps that came in them"),
-    Formula("queue-bound", "more than 1 request and 10 % of those at the server waited in its"
-            " queue, or most of its TTFT was queue: more load only waits longer. Of the server,"
-            " never of the client"),
+    Formula("queue-bound", "more than 1 request waited at the server on average (requests done per"
+            " second × its mean time in queue; where it keeps no such times, its gauge, from 5"
+            " readings on), and most of its TTFT was queue, or they were over 10 % of those there"
+            " while its KV cache was full or it ran the most it takes: more load only waits"
+            " longer. Of the server, never of the client"),
     Formula("energy per output token", "joules of all GPUs seen over the window (the device's"
             " counter, else power over time) / output tokens that arrived in it"),
-    Formula("first end to last", "(n − 1) / (last end − first end): requests per second without"
-            " the time before the first answer"),
+    Formula("first end to last", "(n − k) / (last end − kth end): requests per second without the"
+            " time before the first answer. k = 1; where clients go in step, so that ends come in"
+            " waves, k is the first wave: with G the gap such that gaps as long make up half of the"
+            " time, hardly any gap lies between G/5 and G/2, and the first of G/2 ends the wave"),
     Formula("> x", "the percentile falls among requests that were cut while still waiting: the"
             " truth is above x"),
 )  # fmt: skip

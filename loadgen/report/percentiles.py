@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from loadgen.analysis.summary import Distribution, LevelSummary, Quantile
 from loadgen.report.grid import Column, Table, failed, itl_word, load_cell, load_column
+from loadgen.report.soundness import Shown, requests_needed
 from loadgen.report.text import Cell, bound, count, interval_or_needed, number, quantile
 
 
@@ -45,6 +46,10 @@ MORE_METRICS = (
     Metric(field="slot_wait", word="slot wait"),
     Metric(field="send_lag", word="send lag"),
     Metric(field="user_lag", word="user-space lag per read", intervals=False),
+)
+_WORDS = (
+    ("worth ", "worth N: the n count for so many independent samples, since neighbours are alike."),
+    ("needed", "N needed: about so many requests like these would allow a 95 % interval."),
 )
 _NAMES = ("p50", "p90", "p95", "p99")
 
@@ -88,7 +93,14 @@ def _percentile_table(metric: Metric, found: list[tuple[LevelSummary, Distributi
         ]
         cells += [_percentile_cell(distribution, name, metric) for name in _NAMES]
         rows.append(tuple(cells))
-    return Table(title=f"{word}, {metric.unit}", columns=tuple(columns), rows=tuple(rows))
+    title = f"{word}, {metric.unit}"
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), note=_note(rows))
+
+
+def _note(rows: Sequence[tuple[Cell, ...]]) -> str:
+    """Explain the words that stand in some cell of a table."""
+    small = " ".join(cell.small for row in rows for cell in row)
+    return " ".join(text for word, text in _WORDS if word in small)
 
 
 def _about_n(distribution: Distribution) -> str:
@@ -107,4 +119,12 @@ def _percentile_cell(distribution: Distribution, name: str, metric: Metric) -> C
     text = quantile(distribution, name)
     if found.value is None:
         return Cell(text, tone="quiet")
-    return Cell(text, small=interval_or_needed(distribution, name) if metric.intervals else "")
+    return Cell(text, small=_interval(distribution, name, metric) if metric.intervals else "")
+
+
+def _interval(distribution: Distribution, name: str, metric: Metric) -> str:
+    found: Quantile = getattr(distribution, name)
+    if found.low is not None or metric.field != "itl":
+        return interval_or_needed(distribution, name)
+    wanted = requests_needed(distribution, Shown(field=metric.field, name=name))
+    return f"n too small, {wanted:,} requests needed"

@@ -17,9 +17,13 @@ from loadgen.units import format_duration
 
 
 class Progress:
-    """Renders the events of one run: ``with Progress() as tell: run(..., on_event=tell)``."""
+    """Renders the events of one run: ``with Progress() as tell: run(..., on_event=tell)``.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    of: what each line begins with, where the run is one of several: the server's name.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, of: str = "") -> None:
+        self._of = f"{plain(of)}: " if of else ""
         self._console = Console(
             file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
         )
@@ -76,10 +80,10 @@ class Progress:
         self._phase = event
         planned = _planned(event)
         line = f"{plain(event.label)}: {event.phase}{f', {planned}' if planned else ''}"
-        if self._live is None:
-            self._say(line)
-        else:
+        if self._live is not None:
             self._update(line)
+        elif planned != "0 requests":  # a quality pass has no warm-up
+            self._say(line)
 
     def _tick_line(self, event: Tick) -> str:
         of = f"/{self._levels}" if self._levels else ""
@@ -94,10 +98,11 @@ class Progress:
         return " · ".join(parts)
 
     def _say(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(f"{self._of}{line}"))
 
     def _update(self, line: str) -> None:
         if self._live is not None:
+            line = f"{self._of}{line}" if line else ""
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 

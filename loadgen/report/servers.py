@@ -1,8 +1,17 @@
 """The tables of several servers: a row for each, and the change of each figure beside the next."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from loadgen.analysis.compare import BETTER, UNKNOWN, WORSE, Change, Comparison, LevelComparison
+from loadgen.analysis.compare import (
+    BETTER,
+    SAME,
+    UNKNOWN,
+    WORSE,
+    Change,
+    Comparison,
+    LevelComparison,
+)
 from loadgen.analysis.compare import Row as MetricRow
 from loadgen.analysis.sweep import FAILED, INTERRUPTED, MEASURED, Matrix, ServerRow, Tally
 from loadgen.report.grid import PER_CHUNK, Column, Table
@@ -10,49 +19,58 @@ from loadgen.report.text import NONE, Cell, number, percent, plain, quantile_cel
 
 _KEY = (
     "better, worse: the whole 95 % interval of the change lies outside ± {}; of shares,"
-    " whose change is in points (pt), it leaves out zero. Neither: no significant difference. ?:"
-    " cannot tell."
+    " whose change is in points (pt), it leaves out zero. =: no significant difference. ?:"
+    " cannot tell (too few requests, or more failures)."
 )
 
 
-def server_table(matrix: Matrix) -> Table:
-    """One row for each server: its figures at the highest load, or why it has none."""
-    rows = matrix.rows
-    asked = any(row.quality.answered for row in rows)
-    errors = any(row.error_rate for row in rows)
-    per_chunk = any((row.tokens_per_chunk or 0) > PER_CHUNK for row in rows)
-    columns = (
-        Column(label="server", left=True),
-        Column(label="output", unit="tok/s"),
-        Column(label="TTFT p95", unit="ms"),
-        Column(label="ITL p95", unit="ms per chunk" if per_chunk else "ms"),
-        *((Column(label="accuracy", unit="95 % interval"),) if asked else ()),
-        Column(label="broken", unit="answers"),
-        *((Column(label="errors"),) if errors else ()),
-        Column(label="ready", unit="s", title="from its start to its first token"),
-        Column(label=f"against {plain(matrix.baseline or 'none')}", left=True),
-    )
-    level = "" if matrix.level is None else f", at {matrix.level}"
-    place = None if matrix.level is None else matrix.levels.index(matrix.level)
+def server_table(matrix: Matrix, links: Mapping[str, str] | None = None) -> Table:
+    """One row for each server: its figures at the highest load, or why it has none.
+
+    links: to the servers' own reports, by their names. Where nothing was measured there are no
+    columns of figures.
+    """
+    columns = list(_columns(matrix))
+    title = "Servers" if matrix.level is None else f"Servers, at {matrix.level}"
     return Table(
-        title=plain(f"Servers{level}"),
-        columns=columns,
+        title=plain(title),
+        columns=tuple(column for column, _ in columns),
         rows=tuple(
             (
-                Cell(plain(row.result.name)),
-                Cell(NONE if place is None else number(row.output[place])),
-                quantile_cell(row.ttft, "p95", unit="ms"),
-                quantile_cell(row.itl, "p95", unit="ms"),
-                *((_accuracy_cell(row),) if asked else ()),
-                _broken_cell(row),
-                *((Cell(percent(row.error_rate), tone="bad" if row.error_rate else ""),)
-                  if errors else ()),
-                Cell(number(row.result.ready_s)),
-                _outcome_cell(row, baseline=row.result.name == matrix.baseline),
+                Cell(plain(row.result.name), link=(links or {}).get(row.result.name, "")),
+                *(cell_of(row) for _, cell_of in columns[1:]),
             )
-            for row in rows
+            for row in matrix.rows
         ),
-    )  # fmt: skip
+    )
+
+
+def _columns(matrix: Matrix) -> Iterator[tuple[Column, Callable[[ServerRow], Cell]]]:
+    """Yield each column with what makes its cells; the first one's are made elsewhere."""
+    rows, level = matrix.rows, matrix.level
+    yield Column(label="server", left=True), lambda row: Cell(plain(row.result.name))
+    if matrix.baseline is None or level is None:
+        yield Column(label="what became of it", left=True), _fate_cell
+        return
+    place = matrix.levels.index(level)
+    yield Column(label="output", unit="tok/s"), lambda row: Cell(number(row.output[place]))
+    yield Column(label="TTFT p95", unit="ms"), lambda row: quantile_cell(row.ttft, "p95", unit="ms")
+    per_chunk = any((row.tokens_per_chunk or 0) > PER_CHUNK for row in rows)
+    unit = "ms per chunk" if per_chunk else "ms"
+    yield Column(label="ITL p95", unit=unit), lambda row: quantile_cell(row.itl, "p95", unit="ms")
+    if any(row.quality.answered for row in rows):
+        yield Column(label="accuracy", unit="95 % interval"), _accuracy_cell
+    yield Column(label="broken", unit="answers"), _broken_cell
+    if any(row.error_rate for row in rows):
+        yield Column(label="errors"), _error_cell
+    ready = Column(label="ready", unit="s", title="from its start to its first token")
+    yield ready, lambda row: Cell(number(row.result.ready_s))
+    against = Column(label=f"against {plain(matrix.baseline)}", left=True)
+    yield against, lambda row: _outcome_cell(row, baseline=row.result.name == matrix.baseline)
+
+
+def _error_cell(row: ServerRow) -> Cell:
+    return Cell(percent(row.error_rate), tone="bad" if row.error_rate else "")
 
 
 def _accuracy_cell(row: ServerRow) -> Cell:
@@ -72,27 +90,43 @@ def _broken_cell(row: ServerRow) -> Cell:
     return Cell(percent(quality.broken / quality.outputs), title)
 
 
-def _outcome_cell(row: ServerRow, *, baseline: bool) -> Cell:
-    """Say what became of a server: why it has no figures, or how they compare."""
+def _fate_cell(row: ServerRow) -> Cell:
+    """Say why a server has no figures."""
     result = row.result
     if result.status == FAILED:
         return Cell(plain(f"failed: {result.reason}"), tone="bad")
-    if result.status != MEASURED and not baseline and row.tally is None:
-        return Cell(plain(result.status), tone="warn")
-    told = ["baseline"] if baseline else [_tally(row.tally)] if row.tally else []
+    return Cell(plain(result.status), tone="" if result.status == MEASURED else "warn")
+
+
+def _outcome_cell(row: ServerRow, *, baseline: bool) -> Cell:
+    """Say what became of a server: why it has no figures, or how they compare."""
+    result = row.result
+    if result.status == FAILED or (
+        result.status != MEASURED and not baseline and row.tally is None
+    ):
+        return _fate_cell(row)
+    told = ["baseline"] if baseline else [_tally(row)] if row.tally else []
     told += ["interrupted"] if result.status == INTERRUPTED else []
     told += [f"missed: {', '.join(row.missed)}"] if row.missed else []
-    worse = row.missed or (row.tally is not None and row.tally.worse)
+    told += [f"failed checks: {', '.join(row.failed_checks)}"] if row.failed_checks else []
+    worse = row.missed or row.failed_checks or row.worse_answers or (row.tally and row.tally.worse)
     return Cell(plain("; ".join(told)), tone="bad" if worse else "")
 
 
-def _tally(tally: Tally) -> str:
-    if not tally.better and not tally.worse:
-        return "no significant difference" if tally.same else "too few requests to tell"
-    told = [f"{tally.better:,} better"] if tally.better else []
-    if tally.worse:
-        told.append(f"{tally.worse:,} worse ({', '.join(tally.worse_words)})")
-    return ", ".join(told)
+def _tally(row: ServerRow) -> str:
+    """Write "15 better, 1 worse (broken answers), 10 alike, 7 cannot be told"."""
+    tally = row.tally or Tally()
+    counted = (
+        (tally.better, "better"),
+        (tally.worse, f"worse ({', '.join(tally.worse_words)})"),
+        (tally.same, "alike"),
+        (tally.unknown, "cannot be told"),
+    )
+    told = [f"{number_of:,} {word}" for number_of, word in counted if number_of]
+    over_all = [word for word in row.worse_answers if word not in tally.worse_words]
+    told += [f"worse over all levels ({', '.join(over_all)})"] if over_all else []
+    only = f" (of {', '.join(tally.only)} only)" if tally.only else ""
+    return f"{', '.join(told) or 'nothing to compare'}{only}"
 
 
 def output_table(matrix: Matrix) -> Table:
@@ -152,7 +186,7 @@ def _change_cells(change: Change, row: MetricRow) -> list[Cell]:
         return [_figure(change.value, row), Cell("?", change.method, "quiet")]
     points = round(change.change * 100, 1)
     size = f"{points:+.0f}" if abs(points) >= 100 else f"{points:+.1f}" if points else "0.0"
-    said = {BETTER: " better", WORSE: " worse", UNKNOWN: " ?"}.get(change.verdict, "")
+    said = {BETTER: " better", WORSE: " worse", SAME: " =", UNKNOWN: " ?"}[change.verdict]
     tone = {BETTER: "good", WORSE: "bad"}.get(change.verdict, "quiet")
     unit = "pt" if row.share else "%"
     return [_figure(change.value, row), Cell(f"{size} {unit}{said}", change.method, tone)]

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.analysis.course import STEADY, UNSETTLED
-from loadgen.analysis.stats import t_interval
-from loadgen.analysis.summary import Check, LevelSummary, RoundFigures, Steadiness
+from loadgen.analysis.course import STEADY, UNKNOWN, UNSETTLED
+from loadgen.analysis.distribution import QUANTILES
+from loadgen.analysis.stats import least_clusters, t_interval
+from loadgen.analysis.steady import LEAST_TO_CUT, TOO_FEW
+from loadgen.analysis.summary import (
+    Check,
+    Distribution,
+    LevelSummary,
+    RoundFigures,
+    Steadiness,
+)
 from loadgen.report.grid import Column, Table, load_cell, load_column
 from loadgen.report.text import (
     NONE,
@@ -98,6 +106,8 @@ def course_cell(found: Steadiness) -> Cell:
     text = text or found.verdict
     if text == STEADY and not found.settled:
         text = "no drift"
+    if text == UNKNOWN and found.truncation == TOO_FEW:
+        text = f"unknown (under {LEAST_TO_CUT} requests)"
     tones = {"saturated": "bad", "drift": "warn", UNSETTLED: "warn", "unknown": "quiet"}
     thirds = ", ".join(number(rate) for rate in found.thirds)
     return Cell(
@@ -150,20 +160,21 @@ def in_unit(value: float, unit: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """A percentile of the table of intervals."""
+class Shown:
+    """A percentile of one distribution: its field, "p95", and the label of its column."""
 
     field: str
     name: str
-    label: str
+    label: str = ""
 
 
+NEEDS = "needs N: about so many requests like these would allow a 95 % interval."
 _INTERVALS = (
-    _Shown(field="ttft", name="p50", label="TTFT p50"),
-    _Shown(field="ttft", name="p95", label="TTFT p95"),
-    _Shown(field="itl", name="p95", label="ITL p95"),
-    _Shown(field="e2e", name="p50", label="E2E p50"),
-    _Shown(field="e2e", name="p95", label="E2E p95"),
+    Shown(field="ttft", name="p50", label="TTFT p50"),
+    Shown(field="ttft", name="p95", label="TTFT p95"),
+    Shown(field="itl", name="p95", label="ITL p95"),
+    Shown(field="e2e", name="p50", label="E2E p50"),
+    Shown(field="e2e", name="p95", label="E2E p95"),
 )
 
 
@@ -181,21 +192,28 @@ def interval_table(levels: Sequence[LevelSummary]) -> Table:
         if level.ttft.n or level.e2e.n
     )
     by_rounds = any(cell.text.endswith("*") for row in rows for cell in row)
+    needs = any(cell.text.startswith("needs ") for row in rows for cell in row)
     title = "95 % intervals (*: by rounds)" if by_rounds else "95 % intervals"
-    return Table(title=title, columns=columns, rows=rows)
+    return Table(title=title, columns=columns, rows=rows, note=NEEDS if needs else "")
 
 
-def _interval_cell(level: LevelSummary, shown: _Shown) -> Cell:
+def _interval_cell(level: LevelSummary, shown: Shown) -> Cell:
     distribution = getattr(level, shown.field)
     found = getattr(distribution, shown.name)
     if distribution.withheld:
         return Cell("withheld", tone="quiet")
     if found.low is None:
-        few = shown.field == "itl" or not distribution.n
-        text = NONE if few else f"needs {needed(distribution, shown.name):,}"
+        text = f"needs {requests_needed(distribution, shown):,}" if distribution.n else NONE
         return Cell(text, "n too small for an interval", "quiet")
     high = number(found.high) if found.high is not None else "∞"
     return Cell(f"{number(found.low)} to {high}{'*' if found.by_rounds else ''}")
+
+
+def requests_needed(distribution: Distribution, shown: Shown) -> int:
+    """Return how many requests an interval takes; of gaps, which come many to a request, too."""
+    if shown.field == "itl":
+        return least_clusters(QUANTILES[shown.name])
+    return needed(distribution, shown.name)
 
 
 def uncut_table(levels: Sequence[LevelSummary]) -> Table:

@@ -5,29 +5,36 @@ comparison with its intervals.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 
+from loadgen.analysis.bounds import PASS
 from loadgen.analysis.compare import Comparison, Side, compare
 from loadgen.analysis.serial import to_plain
+from loadgen.analysis.summary import Summary
 from loadgen.analysis.sweep import (
     FAILED,
     INTERRUPTED,
     MEASURED,
     Matrix,
     ServerResult,
+    ServerRow,
     matrix_of,
     meant_to_differ,
 )
 from loadgen.analysis.table import read_run
 from loadgen.record import SCHEMA_VERSION
 from loadgen.report.compare import CompareView, compare_view
+from loadgen.report.curves import comparison_charts
 from loadgen.report.grid import Table
-from loadgen.report.html import page
+from loadgen.report.html import page, pictures
 from loadgen.report.markdown import escape, facts_lines, table_lines
+from loadgen.report.series import Chart
 from loadgen.report.servers import change_tables, output_table, server_table
+from loadgen.report.swept import Swept, read_sweep
 from loadgen.report.terminal import Look, console_of, print_table, text_of, toned
 from loadgen.report.text import plain
 from loadgen.report.view import Verdict
@@ -53,6 +60,7 @@ class SweepView:
     verdict: Verdict
     servers: Table
     output: Table
+    charts: tuple[Chart, ...] = ()
     changes: tuple[Table, ...] = ()
     compared: CompareView | None = None
     reading: tuple[str, ...] = _READING
@@ -60,49 +68,85 @@ class SweepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """A sweep reported once: the terminal's text, the files written.
+    """A sweep as each format writes it: the terminal's text, and the files' by their names.
 
-    unlike: a condition differs that was not meant to.
+    unlike: a condition differs that was not meant to. sound: each check of each run passes.
     """
 
+    directory: Path
     terminal: str
-    paths: list[Path]
+    texts: dict[str, str]
     unlike: bool
+    sound: bool
+
+    def write(self) -> list[Path]:
+        """Write the files beside the runs."""
+        return [write_text(self.directory / name, text) for name, text in self.texts.items()]
 
 
 def report_sweep(
     scenario: Scenario, directory: Path, results: Sequence[ServerResult], *, look: Look
 ) -> SweepReport:
-    """Compare the runs of a sweep with the first of them, and write the files beside them."""
-    sides = {result.name: side for result in results if (side := _side(directory, result))}
+    """Compare the runs of a sweep with the first of them."""
+    varies = meant_to_differ(scenario)
+    swept = Swept(name=scenario.name, directory=directory, results=list(results), varies=varies)
+    return _reported(swept, look)
+
+
+def report_again(directory: Path, *, look: Look) -> SweepReport:
+    """Compare the runs of a sweep's directory; UsageError where it cannot be read."""
+    return _reported(read_sweep(directory), look)
+
+
+def _reported(swept: Swept, look: Look) -> SweepReport:
+    sides = {result.name: side for result in swept.results if (side := _side(swept, result))}
     comparison = None
     if len(sides) > 1:
         first, *others = sides.values()
-        comparison = compare(first, others, varies=meant_to_differ(scenario))
-    matrix = matrix_of(results, sides, comparison)
-    view = sweep_view(scenario.name, matrix, comparison)
-    texts = {
-        "comparison.html": page("sweep.html.j2", view=view),
-        "comparison.md": _markdown(view),
-        "comparison.json": _json(matrix, comparison),
-    }
+        comparison = compare(first, others, varies=swept.varies)
+    matrix = matrix_of(swept.results, sides, comparison)
+    summaries = [side.summary for side in sides.values()]
+    view = replace(
+        sweep_view(swept.name, matrix, comparison),
+        servers=server_table(matrix, _links(swept)),
+        charts=comparison_charts(dict(zip(sides, summaries, strict=True))),
+    )
     return SweepReport(
+        directory=swept.directory,
         terminal=sweep_text(view, look),
-        paths=[write_text(directory / name, text) for name, text in texts.items()],
+        texts={
+            "comparison.html": page("sweep.html.j2", view=view, **pictures(view.charts)),
+            "comparison.md": _markdown(view),
+            "comparison.json": _json(matrix, comparison),
+        },
         unlike=comparison is not None and comparison.unlike,
+        sound=all(map(_sound, summaries)),
     )
 
 
-def _side(directory: Path, result: ServerResult) -> Side | None:
+def _sound(summary: Summary) -> bool:
+    return all(check.verdict == PASS for level in summary.levels for check in level.checks)
+
+
+def _side(swept: Swept, result: ServerResult) -> Side | None:
     """Read the run of a server that was measured, if only in part; None where nothing was."""
-    if result.status not in (MEASURED, INTERRUPTED) or result.directory is None:
+    if result.status not in (MEASURED, INTERRUPTED) or result.name not in swept.runs:
         return None
-    run = read_run(directory / result.directory)
-    return Side(result.name, run) if run.manifest.get("levels") else None
+    side = Side(result.name, read_run(swept.runs[result.name]))
+    return side if any(level.arrivals for level in side.summary.levels) else None
+
+
+def _links(swept: Swept) -> dict[str, str]:
+    """Return where the servers' own reports lie, seen from the comparison; only those there are."""
+    return {
+        name: quote(f"{run.name}/report.html")
+        for name, run in swept.runs.items()
+        if (run / "report.html").exists()
+    }
 
 
 def sweep_view(name: str, matrix: Matrix, comparison: Comparison | None) -> SweepView:
-    """Lay out a sweep."""
+    """Lay out a sweep; it has no charts yet."""
     compared = None if comparison is None else compare_view(comparison)
     changes: Sequence[Table] = ()
     if comparison is not None and compared is not None:
@@ -118,6 +162,14 @@ def sweep_view(name: str, matrix: Matrix, comparison: Comparison | None) -> Swee
     )
 
 
+def _findings(row: ServerRow) -> list[str]:
+    """Say what speaks against using a server, or its figures, beside an objective it missed."""
+    told = [f"worse in {', '.join(row.worse_answers)}"] if row.worse_answers else []
+    if row.failed_checks:
+        told.append(f"failed {', '.join(row.failed_checks)} (loadgen check says more)")
+    return told
+
+
 def _verdict(matrix: Matrix, comparison: Comparison | None) -> Verdict:
     results = [row.result for row in matrix.rows]
     measured = sum(result.status == MEASURED for result in results)
@@ -126,13 +178,18 @@ def _verdict(matrix: Matrix, comparison: Comparison | None) -> Verdict:
     for status in (FAILED, INTERRUPTED):
         names = [result.name for result in results if result.status == status]
         told += [f"{', '.join(names)} {status}"] if names else []
+    if matrix.baseline is None:
+        told.append("nothing was measured, so nothing is compared")
     missed = [row.result.name for row in matrix.rows if row.missed]
     told += [f"an objective missed by {', '.join(missed)}"] if missed else []
+    for row in matrix.rows:
+        told += [f"{row.result.name}: {found}" for found in _findings(row)]
     unlike = 0 if comparison is None else sum(not one.expected for one in comparison.mismatches)
     if unlike:
         told.append(f"{unlike} condition{'' if unlike == 1 else 's'} not alike")
-    bad = measured < total or missed
-    return Verdict(plain("; ".join(told)), "bad" if bad else "warn" if unlike else "good")
+    bad = measured < total or missed or any(row.failed_checks for row in matrix.rows)
+    warn = unlike or any(row.worse_answers for row in matrix.rows)
+    return Verdict(plain("; ".join(told)), "bad" if bad else "warn" if warn else "good")
 
 
 def sweep_text(view: SweepView, look: Look) -> str:

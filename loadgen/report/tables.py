@@ -90,7 +90,7 @@ def rate_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="output, ok only", unit="tok/s"),
         Column(label="input + output", unit="tok/s"),
         Column(label="requests", unit="/s", title="ended ok in the window / its length"),
-        Column(label="first end to last", unit="requests/s", title="(n − 1) / (last − first end)"),
+        Column(label="first end to last", unit="requests/s", title="(n − k) / (last − kth end)"),
         Column(label="goodput", unit="/s", title="requests that met all objectives"),
         Column(label="attainment", title="share of requests that met all objectives"),
         Column(label="implied concurrency", title="output tok/s × mean TPOT"),

@@ -10,6 +10,11 @@ from loadgen.report.text import NONE, Cell, Fact, number, percent, plain
 
 _GIB = 2**30
 _MHZ = 1e6
+_TOO_FEW = "too few"
+_APART = (
+    "A server may note queue and prefill when a request ends (vLLM does) and its TTFT at its first"
+    " token: over one window these are not quite the same requests, and need not add up."
+)
 
 
 def server_table(levels: Sequence[LevelSummary]) -> Table:
@@ -28,20 +33,28 @@ def server_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="prefill", unit="ms, mean"),
         Column(label="ITL", unit="ms, mean", title="between tokens, by the server's histogram"),
         Column(label="TPOT", unit="ms, mean"),
+        Column(label="readings", title="of its page in the window: what the means stand on"),
     )
+    told = [level for level in levels if level.server is not None]
     rows = [
-        (load_cell(level, load), *_server_cells(level.server))
-        for level in levels
-        if level.server is not None
+        (load_cell(level, load), *_server_cells(level.server)) for level in told if level.server
     ]
-    return _without_empty(Table(title="The server's own view", columns=columns, rows=tuple(rows)))
+    apart = any(one.server and one.server.ttft_ms and one.server.queue_ms for one in told)
+    return _without_empty(
+        Table(
+            title="The server's own view",
+            columns=columns,
+            rows=tuple(rows),
+            note=_APART if apart else "",
+        )
+    )
 
 
 def _server_cells(server: ServerFigures) -> tuple[Cell, ...]:
     bound = queue_bound(server)
     waiting = _both(server.waiting_mean, server.waiting_max)
     return (
-        Cell(_both(server.running_mean, server.running_max), _read(server.samples)),
+        Cell(_both(server.running_mean, server.running_max)),
         Cell(waiting, plain(bound or ""), "warn" if bound else ""),
         Cell(_both_shares(server.kv_usage_mean, server.kv_usage_max)),
         Cell(_whole(server.preemptions), tone="warn" if round(server.preemptions or 0) else ""),
@@ -52,6 +65,7 @@ def _server_cells(server: ServerFigures) -> tuple[Cell, ...]:
         _time_cell(server.prefill_ms),
         _time_cell(server.itl_ms),
         _time_cell(server.tpot_ms if server.itl_ms is None else None),
+        Cell(f"{server.samples:,}"),
     )
 
 
@@ -151,6 +165,8 @@ def server_facts(summary: Summary) -> tuple[Fact, ...]:
     if told is None or any(level.server for level in summary.levels):
         return ()
     why = told.why_not or ("every reading failed" if told.failed else "nothing was read")
+    if any(why in warning for warning in summary.warnings):
+        return ()  # asked for by name: said there
     return (Fact("server's own view", f"none: {plain(why)}"),)
 
 
@@ -159,11 +175,15 @@ def _read(samples: int) -> str:
 
 
 def _both(mean: float | None, most: float | None) -> str:
-    return NONE if mean is None else f"{number(mean)} / {_whole(most)}"
+    if mean is None:
+        return NONE if most is None else _TOO_FEW
+    return f"{number(mean)} / {_whole(most)}"
 
 
 def _both_shares(mean: float | None, most: float | None) -> str:
-    return NONE if mean is None else f"{percent(mean)} / {percent(most)}"
+    if mean is None:
+        return NONE if most is None else _TOO_FEW
+    return f"{percent(mean)} / {percent(most)}"
 
 
 def _whole(value: float | None) -> str:

@@ -23,13 +23,15 @@ _LONGEST = 400  # a server's message is cut to 200 already; this guards everythi
 class Cell:
     """One place of a table: what stands there, what a pointer resting on it says, how it feels.
 
-    tone: "good", "warn", "bad", "quiet" or "" (ordinary). small: a second, lesser text.
+    tone: "good", "warn", "bad", "quiet" or "" (ordinary). small: a second, lesser text. link:
+    where a page leads to from here, relative to it.
     """
 
     text: str
     title: str = ""
     tone: str = ""
     small: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The run over time as one picture: the client's requests above the server's queue and GPUs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from loadgen.analysis.timelines import GPU_LINES, Band, Moments, Timelines
 from loadgen.report.series import Axis, Course, Line, Panel, Shade
@@ -75,10 +76,10 @@ def _time_axis(values: Sequence[float]) -> Axis:
 
 def _server_panels(told: Timelines) -> Iterable[Panel]:
     queue = [
-        _line(key, told.server[key], unit="", colour=colour)
+        replace(_line(key, told.server[key], unit="", colour=colour), dashed=key == "waiting")
         for key, colour in (("running", "first"), ("waiting", "second"))
         if key in told.server
-    ]
+    ]  # dashes let the other be seen where both are the same
     yield Panel(title="server, requests", y=Axis(title="requests", low=0), lines=tuple(queue))
     if "kv_usage" in told.server:
         use = _scaled(told.server["kv_usage"], 100.0)

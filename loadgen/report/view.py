@@ -3,8 +3,10 @@
 ``build_view`` decides words, numbers, order; a renderer (terminal, markdown, html) only lays out.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from loadgen.analysis.bounds import CLIENT, FAIL, MEASUREMENT, PASS, WARN, worst
@@ -157,13 +159,22 @@ def first_line(summary: Summary) -> Verdict:
     if told:
         tone = "bad" if any(verdict.tone == "bad" for verdict in told) else "warn"
         return Verdict("; ".join(verdict.text for verdict in told), tone)
-    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in levels)
-    good = f"{_n(len(levels), 'level')}, {_n(ok, 'request')} ok, none failed"
+    good = f"{_n(len(levels), 'level')}, {_succeeded(levels)}, none failed"
     mind = [*_doubts(levels), *(plain(warning) for warning in summary.warnings)]
     if mind:
         rest = f" (and {_n(len(mind) - 1, 'more warning')})" if mind[1:] else ""
         return Verdict(f"{good}; mind: {mind[0]}{rest}", "warn")
     return Verdict(f"all good: {good}", "good")
+
+
+def _succeeded(levels: Sequence[LevelSummary]) -> str:
+    """Count what ended ok of what was due in measure, and say why the tables' n may be fewer."""
+    ok = sum(level.outcomes.get(Outcome.OK, 0) for level in levels)
+    n, asked = sum(level.e2e.n for level in levels), sum(level.questions for level in levels)
+    parts = [f"{n:,} in the percentiles"] if n != ok else []
+    parts += [_n(asked, "question") + " among them"] if asked else []
+    told = f" ({', '.join(parts)})" if parts else ""
+    return f"{_n(ok, 'request')} ok in measure{told}"
 
 
 def _n(number: int, word: str) -> str:
@@ -232,7 +243,7 @@ def _saturated(levels: Sequence[LevelSummary]) -> list[Verdict]:
 def _doubts(levels: Sequence[LevelSummary]) -> list[str]:
     """Name what only warns, level by level."""
     return [
-        f"{plain(level.label)}: {_figure(check)}"
+        f"{plain(level.label)}: {_figure(check)}{_beside(check)}"
         for level in levels
         for check in _about(MEASUREMENT, level)
         if check.verdict == WARN
@@ -243,22 +254,42 @@ def _about(whose: str, level: LevelSummary) -> list[Check]:
     return [check for check in level.checks if check.about == whose]
 
 
+def _beside(check: Check) -> str:
+    """Say what a number is too small for, where its name does not."""
+    return f" (p95 is printed from {check.bound:.0f})" if check.name == "sample size" else ""
+
+
 def _figure(check: Check) -> str:
     return f"{plain(check.name)} {check_value(check)}"
 
 
 def _client_fact(levels: Sequence[LevelSummary]) -> list[Fact]:
-    """Say in one line that the client was no bottleneck, by its worst figures; else point below."""
+    """Say in one line that the client was no bottleneck, by its worst figures; else point below.
+
+    Levels with fewer samples use a lower percentile: of one figure the largest stands for all.
+    """
     checks = [check for level in levels for check in _about(CLIENT, level)]
     if not checks:
         return []
     verdict = worst(checks)
     if verdict in (WARN, FAIL):
         return [Fact("client", f"{verdict}: see its checks")]
-    largest = {check.name: check for check in sorted(checks, key=lambda check: check.value)}
-    names = list(dict.fromkeys(check.name for check in checks))
-    figures = ", ".join(f"{name} {check_value(largest[name])}" for name in names)
-    return [Fact("client", f"fine ({figures})")]
+    alike: dict[str, list[Check]] = {}
+    for check in checks:
+        alike.setdefault(_PERCENTILE.sub("", check.name), []).append(check)
+    return [Fact("client", f"fine ({', '.join(starmap(_largest, alike.items()))})")]
+
+
+_PERCENTILE = re.compile(r" p\d+$")
+
+
+def _largest(name: str, checks: Sequence[Check]) -> str:
+    largest = check_value(max(checks, key=lambda check: check.value))
+    names = sorted({check.name for check in checks})
+    if len(names) == 1:
+        return f"{plain(names[0])} {largest}"
+    used = " or ".join(one.removeprefix(f"{name} ") for one in names)
+    return f"{plain(name)} {largest} ({used} by n)"
 
 
 def _missed(levels: Sequence[LevelSummary]) -> list[Verdict]:

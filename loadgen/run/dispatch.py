@@ -17,7 +17,7 @@ from loadgen.client.clock import Alarm, Sleepers, now_ns, sleep_s
 from loadgen.client.exchange import Exchange
 from loadgen.record import Outcome, Phase, Record
 from loadgen.run.carrier import Arrival, Carrier, Way
-from loadgen.run.phases import AnyPhases, CountedPhases
+from loadgen.run.phases import AnyPhases, CountedPhases, LogPhases
 from loadgen.run.places import Places
 from loadgen.run.supply import Call, Supply, Talk
 from loadgen.scenario.model import Level
@@ -35,7 +35,8 @@ class Load:
     """What one level asks for.
 
     slots: of a closed level, by number (a worker has some of them). in_flight: the most requests
-    at once, None where slots already bound them. number: arrival i of this worker → its number in
+    at once, None where slots already bound them. conversations: how many there are, None without
+    an end. number: arrival i of this worker → its number in
     the level. ends_persist: the server keeps a connection when a stream ends, so that the next
     request may go out at once.
     """
@@ -48,6 +49,7 @@ class Load:
     in_flight: int | None = None
     schedule: Schedule | None = None
     talks: Callable[[int], Talk] | None = None
+    conversations: int | None = None
     number: Callable[[int], int] = int
     ends_persist: bool = True
 
@@ -282,6 +284,8 @@ class Dispatch:
     async def _converse(self, due_ns: int, slot: int | None) -> Exchange | None:
         """Hold one conversation, turn by turn; None where its first turn was no longer due."""
         assert self._load.talks is not None
+        if self._started == self._load.conversations:
+            return None
         talk = self._load.talks(self._load.number(self._started))
         self._started += 1
         exchange: Exchange | None = None
@@ -304,7 +308,7 @@ class Dispatch:
                 return exchange
             if facts["outcome"] is not Outcome.OK:
                 self.conversations_cut += 1
-                if isinstance(self._phases, CountedPhases):
+                if isinstance(self._phases, CountedPhases | LogPhases):
                     self._phases.forgo(talk.left)
                     self._changed()
                 return exchange
@@ -333,7 +337,10 @@ class Dispatch:
     def _changed(self) -> None:
         phase = self._phases.phase
         while self._seen_phase is not phase:
-            self._enter(Phase.MEASURE if self._seen_phase is Phase.WARMUP else Phase.DRAIN)
+            measures = (
+                self._seen_phase is Phase.WARMUP and self._phases.measure_start_ns is not None
+            )
+            self._enter(Phase.MEASURE if measures else Phase.DRAIN)
         change = self._phases.next_change_ns()
         if change is not None and change != self._change_ns and self._alarm:
             self._change_ns = change
@@ -345,8 +352,9 @@ class Dispatch:
         if phase is Phase.MEASURE:
             flow.restart(now)
         else:
-            self.measured_peak = flow.peak
-            self.measured_mean = flow.mean(now)
+            if self._phases.measure_start_ns is not None:
+                self.measured_peak = flow.peak
+                self.measured_mean = flow.mean(now)
             self.carrier.closed.set()
             if self._thinkers:
                 self._thinkers.wake_all()  # whose next turn is no longer due

@@ -20,7 +20,7 @@ from loadgen.run.abort import Watch
 from loadgen.run.carrier import Way
 from loadgen.run.dispatch import Dispatch, Load
 from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, Tick
-from loadgen.run.phases import AnyPhases, CountedPhases, Phases, PlannedPhases, reason_of
+from loadgen.run.phases import AnyPhases, CountedPhases, LogPhases, Phases, PlannedPhases, reason_of
 from loadgen.run.quality import Golden, scenario_of_pass
 from loadgen.run.share import Share, slots_of, workers_of
 from loadgen.run.store import RunStore
@@ -30,6 +30,8 @@ from loadgen.scenario.model import Level, Scenario, Span
 from loadgen.units import NS_PER_S
 from loadgen.workload.arrivals import Schedule, busiest_second, deal
 from loadgen.workload.plan import schedule_of
+from loadgen.workload.replay.follow import log_turns
+from loadgen.workload.replay.index import Numbers
 
 _TICK_S = 0.5
 _COLLECT_TICKS = 20  # young garbage is collected every 10 s, so that long levels do not grow
@@ -90,6 +92,7 @@ class LevelRun:
         self._first_id = first_id
         self._share = session.share(self.level)
         self._schedule = self._my_schedule()
+        self._turns = self._my_turns()
         self._supply = self._my_supply()
         self._watch = Watch([parse_abort_rule(text) for text in session.scenario.abort_if])
         self._dispatch: Dispatch | None = None
@@ -133,6 +136,7 @@ class LevelRun:
             in_flight=self._cap(),
             schedule=self._schedule,
             talks=self._talks(),
+            conversations=None if self._turns is None else len(self._turns),
             ends_persist=session.preconnect,
             number=self._share.number,
         )
@@ -198,6 +202,13 @@ class LevelRun:
         turns = None if whole.turns is None else whole.turns[mine]
         return replace(whole, due_ns=whole.due_ns[mine], turns=turns)
 
+    def _my_turns(self) -> Numbers | None:
+        """Return the turns of each conversation, where a level goes once through a log."""
+        if not self.level.once:
+            return None
+        whole = log_turns(self.session.scenario, self.number, round_=self.round)
+        return whole[self._share.worker :: self._share.workers]
+
     def _my_supply(self) -> Supply:
         session = self.session
 
@@ -211,6 +222,8 @@ class LevelRun:
             # requests of a log may be long: fewer are held ready
             ahead = _AHEAD_OPEN if self.level.speed is None else _AHEAD
             return Supply(build, ahead=min(total, ahead), most=total)
+        if self._turns is not None:
+            return Supply(build, ahead=_AHEAD, most=len(self._turns))
         each = session.scenario.each_level
         warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
         counted = warmup.seconds is None and measure.seconds is None
@@ -249,6 +262,12 @@ class LevelRun:
         each = self.session.scenario.each_level
         warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
         schedule = self._schedule
+        if self._turns is not None:
+            return LogPhases(
+                warmup=self._share.span(warmup),
+                expected=int(self._turns.sum()),
+                start_ns=start_ns,
+            )
         if schedule is None:
             return Phases(
                 warmup=self._share.span(warmup),
@@ -342,6 +361,8 @@ class LevelRun:
         match phase:
             case Phase.WARMUP:
                 return each.warmup_of(self.level)
+            case Phase.MEASURE if self._turns is not None:
+                return Span(requests=int(self._turns.sum()))
             case Phase.MEASURE:
                 return each.measure_of(self.level)
         return Span(seconds=each.drain_s)

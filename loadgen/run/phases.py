@@ -191,6 +191,39 @@ class CountedPhases:
         self.stop_reason = reason
 
 
+class LogPhases(Phases):
+    """The phase of a closed level that is over when all that it expects was sent.
+
+    A counted warm-up is a part of that. What a failed turn cuts off is no longer expected.
+    """
+
+    def __init__(self, *, warmup: Span, expected: int, start_ns: int) -> None:
+        # one more than can come: not the count of measure, but the end of the log ends it
+        super().__init__(warmup=warmup, measure=Span(requests=expected + 1), start_ns=start_ns)
+        self._expected = expected
+
+    def admit(self, due_ns: int) -> Phase | None:
+        """Count an arrival due now and return its phase; None when arrivals are over."""
+        phase = super().admit(due_ns)
+        if phase is not None:
+            self.forgo(1)
+        return phase
+
+    def advance(self, now_ns: int) -> None:
+        """Let time pass: begin ``measure`` where time alone decides."""
+        super().advance(now_ns)
+        self.forgo(0)
+
+    def forgo(self, requests: int) -> None:
+        """Expect so many requests fewer."""
+        self._expected -= requests
+        if self._expected > 0 or self.phase is Phase.DRAIN:
+            return
+        if self.phase is Phase.WARMUP:
+            self._begin_measure(self._last_due_ns)
+        self.stop(self._last_due_ns, "log")
+
+
 AnyPhases = Phases | PlannedPhases | CountedPhases
 
 

@@ -19,7 +19,7 @@ from loadgen.run.preflight import Found, Preflight
 from loadgen.run.session import limits_of
 from loadgen.scenario.model import Scenario
 from loadgen.workload.prompts import PromptSource, prompt_source
-from loadgen.workload.replay.follow import made_of_words
+from loadgen.workload.replay.follow import made_of_words, natural_answers
 from loadgen.workload.synthetic import Overhead
 from loadgen.workload.tokens import counter_of
 
@@ -82,6 +82,7 @@ async def prepare(
             *found.notes,
             *conditions.against(scenario.conditions),
             *([calibration.note] if calibration.note else []),
+            *natural_answers(scenario),
         ],
     )
 

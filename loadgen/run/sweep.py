@@ -15,15 +15,14 @@ from pathlib import Path
 import orjson
 
 from loadgen.analysis.serial import to_plain
-from loadgen.analysis.sweep import FAILED, INTERRUPTED, MEASURED, ServerResult
+from loadgen.analysis.sweep import FAILED, INTERRUPTED, MEASURED, ServerResult, meant_to_differ
 from loadgen.client.clock import utc_now
 from loadgen.errors import Interrupted, LoadgenError, UsageError
 from loadgen.record import SCHEMA_VERSION
+from loadgen.report.swept import SWEEP_FILE
 from loadgen.report.write import write_text
 from loadgen.run.store import make_directory
 from loadgen.scenario.model import Scenario
-
-SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +75,9 @@ def run_sweep(
     tell = _Teller(scenario, directory, started, nonce)
     for index, (name, made) in enumerate(variants):
         tell.write(results, status="running")
-        say(f"{name}: server {index + 1} of {len(variants)}")
+        line = f"{name}: server {index + 1} of {len(variants)}"
         work = partial(measure, made, directory / name, nonce)
-        results[index] = _result(name, directory, work)
+        results[index] = _result(name, directory, partial(_announced, line, say=say, work=work))
         if results[index].status == FAILED:
             say(f"{name}: failed: {results[index].reason}")
         if results[index].status == INTERRUPTED:
@@ -97,6 +96,12 @@ def nonce_for(scenario: Scenario) -> str | None:
         return None
     places = [made.target.base_url for _, made in scenario.variants() if made.server is None]
     return None if len(set(places)) < len(places) else secrets.token_hex(8)
+
+
+def _announced(line: str, *, say: Callable[[str], None], work: Callable[[], Measured]) -> Measured:
+    """Tell that a server's turn begins; a signal that comes with the line is one of its turn."""
+    say(line)
+    return work()
 
 
 def _result(name: str, directory: Path, measure: Callable[[], Measured]) -> ServerResult:
@@ -134,6 +139,7 @@ class _Teller:
             "started_at": f"{self.started:%Y-%m-%dT%H:%M:%SZ}",
             "scenario": self.scenario.public_dict(),
             "seeds": {"seed": self.scenario.seed, "nonce": self.nonce},
+            "varies": meant_to_differ(self.scenario),
             "baseline": next(iter(measured), None),
             "servers": to_plain(results),
         }

@@ -67,6 +67,7 @@ class Level(Part):
     sessions: conversations under way at once; ``concurrency`` beside it caps requests in flight.
     speed: arrivals are those of the log that is replayed, so many times as fast. max_gap: longer
     gaps of the log are cut to this. jitter: times that lie on a grid are spread within it.
+    once: a closed level is over when each conversation of its part of the log was sent.
     """
 
     concurrency: Count | None = None
@@ -76,6 +77,7 @@ class Level(Part):
     speed: Positive | None = None
     max_gap_s: Seconds | None = Field(default=None, validation_alias="max_gap")
     jitter: Switch = False
+    once: Switch = False
     arrivals: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: Positive | None = None
     max_in_flight: Count = 1024
@@ -107,6 +109,11 @@ class Level(Part):
     def closed(self) -> bool:
         """Say that requests are sent when earlier ones end, not by a schedule."""
         return self.rate is None and self.segments is None and self.speed is None
+
+    @property
+    def lasts_as_the_log(self) -> bool:
+        """Say that a log's end is the level's, unless a measure is told."""
+        return self.speed is not None or self.once
 
     @property
     def slots(self) -> int:
@@ -181,6 +188,8 @@ def level_conflicts(given: Mapping[str, Any]) -> Iterator[str]:
         yield from _unreachable_cap(given)
         yield from _without_log(keys, loads[0])
         return
+    if given.get("once") not in (None, False):
+        yield "once goes with concurrency or sessions; leave it out"
     if loads[0] == "speed":
         for key in ("arrivals", "burstiness"):
             if key in keys:
@@ -232,7 +241,7 @@ class EachLevel(Part):
     def warmup_of(self, level: Level) -> Span:
         """Return the warm-up of one level, with the default spelled out."""
         if self.warmup.seconds is None and self.warmup.requests is None:
-            if level.speed is not None:  # a log begins as it begins
+            if level.lasts_as_the_log:  # it begins as it begins
                 return Span(requests=0)
             return Span(requests=max(2, level.concurrency or level.sessions or 0))
         return self.warmup
@@ -240,8 +249,8 @@ class EachLevel(Part):
     def measure_of(self, level: Level) -> Span:
         """Return the measure phase of one level: that of segments is as long as they are.
 
-        A level that follows a log is measured to the log's end, unless told: Span().
+        A level that lasts as long as a log is measured to its end, unless told: Span().
         """
-        if level.speed is not None and "measure" not in self.model_fields_set:
+        if level.lasts_as_the_log and "measure" not in self.model_fields_set:
             return Span()
         return self.measure if level.segments is None else Span(seconds=level.segments_s)

@@ -162,6 +162,13 @@ class Scenario(Part):
             yield f"levels.{follows[0]}.speed", "follows a log; it needs prompts: {source: replay}"
         if follows and self.quality is not None and self.quality.share is not None:
             yield "quality.share", "puts questions between the requests of a log; use pass: true"
+        once = [at for at, level in enumerate(self.levels) if level.once]
+        if once and not replays:
+            yield f"levels.{once[0]}.once", "is of a log; it needs prompts: {source: replay}"
+        if once and "measure" in self.each_level.model_fields_set:
+            yield "each_level.measure", "is as long as a log that is sent once; leave it out"
+        if once and self.quality is not None and self.quality.share is not None:
+            yield "quality.share", "takes the place of a log's requests; write pass: true instead"
 
     def variants(self) -> Iterator[tuple[str, Self]]:
         """Yield each of the servers: its name, and the scenario that measures it alone."""

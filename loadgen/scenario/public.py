@@ -145,12 +145,12 @@ def _plain_part(part: MixPart) -> dict[str, Any]:
 def _plain_each(each: EachLevel, levels: Sequence[Level]) -> dict[str, Any]:
     plain: dict[str, Any] = {"drain": write_duration(each.drain_s)}
     # segments and logs say how long they are measured; the default, written, would cut a log short
-    follows_a_log = any(level.speed is not None for level in levels)
+    follows_a_log = any(level.lasts_as_the_log for level in levels)
     given = "measure" in each.model_fields_set
     if given if follows_a_log else any(level.segments is None for level in levels):
         plain = {"measure": each.measure.plain, **plain}
     warmup = each.warmup
-    if all(level.speed is not None for level in levels):
+    if all(level.lasts_as_the_log for level in levels):
         warmup = each.warmup_of(levels[0])
     if warmup != Span():  # the default is said by silence: it differs from level to level
         plain = {"warmup": warmup.plain, **plain}
@@ -184,7 +184,7 @@ def _plain_server(server: Server) -> dict[str, Any]:
 
 
 def _plain_level(level: Level) -> dict[str, Any]:
-    hidden = {"segments", "max_gap_s", "jitter"}
+    hidden = {"segments", "max_gap_s", "jitter", "once"}
     if level.closed:
         hidden |= {*RATE_ONLY_KEYS}
     if level.speed is not None:
@@ -194,6 +194,8 @@ def _plain_level(level: Level) -> dict[str, Any]:
         plain["max_gap"] = write_duration(level.max_gap_s)
     if level.jitter:
         plain["jitter"] = True
+    if level.once:
+        plain["once"] = True
     if level.rate is not None:
         plain["rate"] = write_rate(level.rate)
     if level.segments is not None:

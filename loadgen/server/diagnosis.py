@@ -5,7 +5,10 @@ made also says "no space left", and a gated model also says 401. Each names the 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from loadgen.scenario.private import mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +294,8 @@ _EXITS = {
     139: ("crash", "it crashed (segmentation fault)", "read the log above; try another image"),
 }  # fmt: skip
 _UNNAMED = "?"
+_STYLED = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_LONGEST = 160
 
 
 def diagnose(
@@ -312,6 +317,15 @@ def diagnose(
         return None
     kind, message, advice = _EXITS[code]
     return Diagnosis(kind=kind, message=message, advice=advice)
+
+
+def last_words(log: Sequence[str]) -> str | None:
+    """Return a log's last line that says something, masked and cut; None where none does."""
+    for line in reversed(log):
+        said = mask(" ".join(_STYLED.sub("", line).split()))
+        if said:
+            return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+    return None
 
 
 def _filled(message: str, found: re.Match[str]) -> str:

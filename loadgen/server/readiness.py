@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from loadgen.client.clock import now_ns, sleep_s
 from loadgen.errors import ServerNotReady
 from loadgen.scenario.private import mask
-from loadgen.server.diagnosis import diagnose
+from loadgen.server.diagnosis import diagnose, last_words
 from loadgen.server.probe import Prober
 from loadgen.server.system import TAIL_LINES, Say, State, System
 from loadgen.units import format_duration
@@ -91,8 +91,8 @@ class _Wait:
     async def tell(self) -> None:
         while True:
             await sleep_s(self._patience.beat_s)
-            last = (await self._tail())[-1:]
-            log = f"; its log: {last[0].strip()[:160]}" if last else ""
+            last = last_words(await self._tail())
+            log = f"; its log: {last}" if last else ""
             after = _seconds(self.elapsed_s)
             self._say(f"{self._name}: not ready after {after}: {self._last_words}{log}")
 
@@ -101,7 +101,9 @@ class _Wait:
         log = await self._tail(DIAGNOSED_LINES)
         cause = diagnose("\n".join(log))
         within = format_duration(self._patience.within_s)
-        hint = f"; its log suggests: {cause}" if cause else ""
+        last = last_words(log)
+        unknown = f"; its log ends: {last}" if last else ""
+        hint = f"; its log suggests: {cause}" if cause else unknown
         return ServerNotReady(
             f"{self._name}: not ready within {within}: {self._last_words}{hint}",
             log=log[-TAIL_LINES:],
@@ -118,8 +120,9 @@ class _Wait:
     def _died(self, state: State, ending: str, log: list[str]) -> str:
         said = "\n".join([*log, state.detail])
         cause = diagnose(said, exit_code=state.exit_code, out_of_memory=state.out_of_memory)
-        unknown = f"its log names no cause known here; the last probe: {self._last_words}"
-        why = str(cause) if cause else unknown
+        last = last_words([*log, state.detail])
+        silent = f"it said nothing; the last probe: {self._last_words}"
+        why = str(cause) if cause else f"its log ends: {last}" if last else silent
         return f"{self._name}: {ending} after {_seconds(self.elapsed_s)}: {why}"
 
     @property

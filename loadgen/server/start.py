@@ -19,7 +19,7 @@ from loadgen.errors import Interrupted, ServerNotReady, UsageError
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.server import variables_for
 from loadgen.server.compose import ComposeService, compose_files
-from loadgen.server.diagnosis import diagnose
+from loadgen.server.diagnosis import diagnose, last_words
 from loadgen.server.ports import accepts
 from loadgen.server.probe import Prober
 from loadgen.server.process import ProcessServer
@@ -129,8 +129,8 @@ async def _ended(server: System, say: Say) -> str | None:
         log = await server.tail(DIAGNOSED_LINES)
         for line in log[-TAIL_LINES:]:
             say(f"  | {line}")
-        cause = diagnose("\n".join(log))
-        told = f"{ending} during the measurement{f': {cause}' if cause else ''}"
+        cause = diagnose("\n".join(log)) or f"its log ends: {last_words(log) or 'it is empty'}"
+        told = f"{ending} during the measurement: {cause}"
         say(f"{server.name}: {told}")
     await _taken_down(server, say)
     return told

@@ -16,7 +16,7 @@ from loadgen.workload.arrivals import Schedule, open_schedule
 from loadgen.workload.order import order_of_levels
 from loadgen.workload.prompt import Conversation, Prompt
 from loadgen.workload.prompts import PromptSource, prompt_source
-from loadgen.workload.replay.follow import converses, log_means, log_schedule
+from loadgen.workload.replay.follow import converses, log_means, log_schedule, log_turns
 from loadgen.workload.seeds import derive
 from loadgen.workload.synthetic import FIXED_NONCE, OPENING_WORDS, SyntheticPrompts
 
@@ -160,6 +160,11 @@ def _planned(scenario: Scenario, index: int, expected: _Expected) -> PlannedLeve
         warm = int(np.searchsorted(schedule.due_ns, schedule.measure_start_ns, side="left"))
         measured, seconds = arrivals - warm, schedule.measure_end_ns / NS_PER_S
         timed = schedule.turns is None  # the last turns of conversations end when they end
+    elif level.once:
+        turns = log_turns(scenario, index, round_=0)
+        arrivals = len(turns)
+        measured = arrivals - round((warmup.requests or 0) / expected.requests)
+        measure = Span(requests=int(turns.sum()) - (warmup.requests or 0))
     elif measure.seconds is None and measure.requests is not None:
         # of a closed level every request counts, whatever its turn
         measured = round(measure.requests / expected.requests)
@@ -362,7 +367,8 @@ def _load_of(scenario: Scenario, index: int) -> list[object]:
     level, each = scenario.levels[index], scenario.each_level
     spans = [each.warmup_of(level).model_dump(), each.measure_of(level).model_dump()]
     of_a_log = {"speed", "max_gap_s", "jitter"} if level.speed is None else set()
-    return [level.model_dump(exclude=of_a_log), *spans]
+    kept = set() if level.once else {"once"}
+    return [level.model_dump(exclude=of_a_log | kept), *spans]
 
 
 def _canonical(value: object) -> bytes:

@@ -5,10 +5,12 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drive import started
 from engine import Engine
 
 HERE = Path(__file__).parent
@@ -70,15 +72,10 @@ class Containers:
             check=False,
         )
 
-    def started(self, *args: str) -> "subprocess.Popen[str]":
+    def started(self, *args: str) -> "AbstractContextManager[subprocess.Popen[str]]":
         """Start the command and come back; its progress is on stderr."""
-        return subprocess.Popen(
-            [*self.command, *args],
-            env=self.environ,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        line = [*self.command, *args]
+        return started(line, limit_s=90, env=self.environ, stdout=subprocess.DEVNULL)
 
     def _scenario(self, server: dict[str, Any], *, model: str | None = None) -> str:
         path = self.directory / "scenario.yaml"

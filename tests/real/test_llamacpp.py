@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import drive
 import pytest
 from drive import command, loadgen
 from load import Measured, arguments, chunk_instants, measured, run
@@ -227,9 +228,7 @@ def test_an_interrupted_run_frees_the_servers_slots(serve_llamacpp: Serve, tmp_p
 @contextmanager
 def started(server: Server, directory: Path, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     line = command(*arguments(server, directory, *flags))
-    with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with drive.started(line, stdout=subprocess.PIPE) as running:
         try:
             yield running
         finally:

@@ -93,7 +93,7 @@ def test_what_a_server_of_8_sequences_queues_stands_beside_what_its_clients_wait
     one, eight, sixteen = (level["server"] for level in curve.summary["levels"])
     assert one["waiting_max"] == 0
     assert sixteen["waiting_max"] > 4 > eight["waiting_max"]
-    assert sixteen["waiting_mean"] > eight["waiting_mean"]
+    assert sixteen["queued_mean"] > eight["queued_mean"]
     assert sixteen["running_max"] == 8
     assert sixteen["queue_ms"]["mean"] > 50 > eight["queue_ms"]["mean"]
 

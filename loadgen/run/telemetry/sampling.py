@@ -3,7 +3,8 @@
 The sampler is a process of its own, so that reading a page never delays the client's loop. It is
 never worth a run: one that dies is one warning, and no wait for it is longer than ``MARK_S``.
 Before the load nothing waits for it at all: what the server had counted so far is fetched here,
-unread, and read by the sampler when it has loaded.
+unread, and read by the sampler when it has loaded; a source that the user named is tried here, so
+that one which is down is said while there is time to mend it.
 """
 
 import asyncio
@@ -22,8 +23,11 @@ from loadgen.engines import Engine
 from loadgen.run.events import Event, Notice
 from loadgen.run.headers import Credentials
 from loadgen.run.telemetry.asked import Asked, asked_of, samples_path, spec_of
+from loadgen.run.telemetry.tried import gpu_problem, page_problem
 from loadgen.scenario.model import Scenario
+from loadgen.scenario.telemetry import AUTO
 
+NO_SERVER, NO_GPU = "no metrics of the server", "no figures of a GPU"
 MARK_S = 2.0
 _FIRST_PAGE_S = 0.5
 _END_S = 0.3
@@ -81,6 +85,19 @@ class Sampling:
         first = await _first_pages(asked, transport, spec["access"]["headers"])
         path = str(samples_path(directory))
         self._tell({**spec, "first": first, "path": path, "epoch_ns": epoch_ns})
+        await self._try_what_was_named(spec, there=any(page["status"] == 200 for page in first))
+
+    async def _try_what_was_named(self, spec: dict[str, Any], *, there: bool) -> None:
+        """Say which source named by the user gives nothing; there: the server's page came."""
+        told = self._scenario.telemetry
+        tries = {}
+        if told.server != AUTO and spec["pages"] and not there:
+            tries[NO_SERVER] = page_problem(spec["pages"][0][0], spec["access"])
+        if told.gpu != AUTO and spec["gpu"]:
+            tries[NO_GPU] = gpu_problem(spec["gpu"], visible=spec["visible"])
+        for what, why in zip(tries, await asyncio.gather(*tries.values()), strict=True):
+            if why is not None:
+                self._say(what, f"{what} so far: {why}")
 
     async def mark(self, *, within_s: float = MARK_S) -> None:
         """Have the server sampled now; waits for it at most so long."""
@@ -171,18 +188,20 @@ class Sampling:
         server = facts.get("server") or {}
         if server.get("clears_on_read"):
             self._say(
+                "clears on read",
                 f"{server['url']} gives each figure once: while this run samples it, others who "
-                "read that page miss what is read here (telemetry: {server: off} leaves it alone)"
+                "read that page miss what is read here (telemetry: {server: off} leaves it alone)",
             )
         if server.get("why_not"):
-            self._say(f"no metrics of the server: {server['why_not']}")
+            self._say(NO_SERVER, f"{NO_SERVER}: {server['why_not']}")
         gpu = facts.get("gpu") or {}
-        if gpu.get("why_not") and self._scenario.telemetry.gpu != "auto":
-            self._say(f"no figures of a GPU: {gpu['why_not']}")
+        if gpu.get("why_not") and self._scenario.telemetry.gpu != AUTO:
+            self._say(NO_GPU, f"{NO_GPU}: {gpu['why_not']}")
 
-    def _say(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _say(self, what: str, text: str) -> None:
+        """Tell the user, of each matter once."""
+        if what not in self._told:
+            self._told.add(what)
             self._on_event(Notice(text=text))
 
     async def _kill(self) -> None:

@@ -2,9 +2,13 @@
 
 Of a text a block is 512 bytes of what the server's template sees in order: tools, then messages.
 Its id is a hash of the block and all blocks before it, so that equal ids mean equal beginnings.
+Where hits are counted, the first of these blocks is eight of 64 bytes, some 16 tokens, as many as a
+server's blocks have: else a short conversation would repeat nothing.
 """
 
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +19,8 @@ from loadgen.workload.replay.entry import Entry
 BLOCK_BYTES = 512
 BLOCK_TOKENS = 128
 """Of one block of text, at the usual four bytes a token."""
+FINE_BYTES, FINE_TOKENS = 64, 16
+FINE_BLOCKS = BLOCK_BYTES // FINE_BYTES
 
 Ids = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -27,7 +33,8 @@ def block_ids(entry: Entry, salt: bytes = b"") -> tuple[int, ...]:
     hashed, too.
     """
     if entry.has_text:
-        return _of_text(entry, salt)
+        said = _bytes_of(entry)
+        return _chained(said, range(0, len(said), BLOCK_BYTES), salt)
     if not salt:
         return entry.hash_ids
     return tuple(
@@ -36,32 +43,75 @@ def block_ids(entry: Entry, salt: bytes = b"") -> tuple[int, ...]:
     )
 
 
-def hit_share(ids: Ids, counts: Counts, order: npt.NDArray[np.int64]) -> float | None:
-    """Return the share of blocks that a cache without limit would hold: leading ones seen before.
+def fine_ids(entry: Entry) -> tuple[int, ...]:
+    """Return ids to count hits by: of a text the first eight are of 64 bytes, further ones of 512.
+
+    A log's own ids stay as they are.
+    """
+    if not entry.has_text:
+        return entry.hash_ids
+    said = _bytes_of(entry)
+    fine = range(0, min(len(said), BLOCK_BYTES), FINE_BYTES)
+    return _chained(said, [*fine, *range(BLOCK_BYTES, len(said), BLOCK_BYTES)])
+
+
+def tokens_in(counts: Counts, *, text: npt.NDArray[np.bool_], block_size: int) -> Counts:
+    """Return the tokens of so many first blocks of each request, as ``fine_ids`` cuts them.
+
+    text: whether a request has text; block_size: of the log's own blocks.
+    """
+    fine = np.minimum(counts, FINE_BLOCKS)
+    of_text = FINE_TOKENS * fine + BLOCK_TOKENS * (counts - fine)
+    return np.where(text, of_text, block_size * counts)
+
+
+def hit_share(
+    ids: Ids,
+    counts: Counts,
+    order: npt.NDArray[np.int64],
+    *,
+    tokens: Callable[[Counts], Counts] = np.positive,
+) -> float | None:
+    """Return the share that a cache without limit would hold: leading blocks seen before.
 
     ids: of all requests, one after another; counts: how many each has; order: requests by time.
+    tokens: of so many first blocks of each request, where blocks differ; else blocks count.
     """
     if not len(ids):
         return None
-    request = np.repeat(np.arange(len(counts)), counts)
-    rank = np.empty(len(counts), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    when = rank[request]
-    _, block = np.unique(ids, return_inverse=True)
-    first = np.full(int(block.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, block, when)
-    missed = first[block] >= when
+    # lean: a log may have millions of blocks
+    request = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    missed = _missed(ids, _ranks(order)[request])
     position = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
     leading = counts.copy()
     np.minimum.at(leading, request[missed], position[missed])
-    return float(leading.sum() / len(ids))
+    return float(tokens(leading).sum() / tokens(counts).sum())
 
 
-def _of_text(entry: Entry, salt: bytes) -> tuple[int, ...]:
-    said = _bytes_of(entry)
+def _ranks(order: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
+
+
+def _missed(ids: Ids, when: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Say of each block whether no earlier request had it; when: the rank of its request."""
+    by_id = np.argsort(ids)
+    alike = ids[by_id]
+    starts = np.flatnonzero(np.concatenate([[True], alike[1:] != alike[:-1]]))
+    del alike
+    when = when[by_id]
+    first = np.minimum.reduceat(when, starts)
+    missed = np.empty(len(ids), dtype=np.bool_)
+    missed[by_id] = when <= np.repeat(first, np.diff(starts, append=len(ids)))
+    return missed
+
+
+def _chained(said: bytes, starts: Sequence[int], salt: bytes = b"") -> tuple[int, ...]:
+    """Return an id for each block; a block ends where the next one starts."""
     chain, found = b"", []
-    for start in range(0, len(said), BLOCK_BYTES):
-        chain = blake2b(chain + said[start : start + BLOCK_BYTES], digest_size=8, key=salt).digest()
+    for start, end in pairwise([*starts, len(said)]):
+        chain = blake2b(chain + said[start:end], digest_size=8, key=salt).digest()
         found.append(_id(chain))
     return tuple(found)
 

@@ -1,5 +1,6 @@
 """From a scenario to its log: what is read, what is kept of it, and the arrivals it makes."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +13,20 @@ from loadgen.workload.arrivals import Schedule
 from loadgen.workload.replay.found import check_span
 from loadgen.workload.replay.index import (
     ESTIMATED_INPUT,
+    ESTIMATED_OUTPUT,
     NO_COUNT,
     TEXT,
     Log,
     Numbers,
     read_log,
 )
-from loadgen.workload.replay.select import Kept, due_offsets, keep
+from loadgen.workload.replay.select import Kept, due_offsets, keep, part_of
 from loadgen.workload.replay.source import Replay, ReplayPrompts
 from loadgen.workload.replay.words import LogWords
 from loadgen.workload.seeds import derive
 from loadgen.workload.synthetic import Overhead
+
+_AGAIN = "what is sent again meets the server's prefix cache"
 
 
 def log_of(scenario: Scenario, prompts: Prompts) -> Log:
@@ -82,6 +86,49 @@ def check_logs(scenario: Scenario) -> None:
             log_schedule(scenario, index, round_=0)
 
 
+def natural_answers(scenario: Scenario) -> list[str]:
+    """Say of which logs the answers' lengths are known and not asked for: those of text."""
+    return [
+        said
+        for name, prompts in scenario.classes
+        if prompts.source == "replay" and not prompts.match_output_length
+        for said in _natural(log_of(scenario, prompts), kept_of(scenario, prompts, class_=name))
+    ]
+
+
+def _natural(log: Log, kept: Kept) -> Iterator[str]:
+    members = kept.members
+    free = members[((log.flags[members] & TEXT) > 0) & (log.output_tokens[members] != NO_COUNT)]
+    if len(free):
+        about = "about " if (log.flags[free] & ESTIMATED_OUTPUT).any() else ""
+        yield (
+            "answers may take their natural length (recorded: mean "
+            f"{about}{log.output_tokens[free].mean():.1f} tokens); "
+            "--match-output-length asks for the recorded ones"
+        )
+
+
+def course_through(scenario: Scenario) -> Iterator[str]:
+    """Say where levels without the log's times send a conversation again, or leave slots empty."""
+    if scenario.one_kind is None or scenario.one_kind.source != "replay":
+        return
+    for index, level in enumerate(scenario.levels):
+        turns = log_turns(scenario, index, round_=0)
+        span = scenario.each_level.measure_of(level)
+        if level.once and level.slots > len(turns):
+            of_them = f"{len(turns):,} conversation{'s'[: len(turns) > 1]}"
+            yield f"{level.label}: {of_them} to send, so that the other slots stay empty"
+        elif level.lasts_as_the_log:
+            continue
+        elif span.seconds is not None:
+            yield f"{level.label}: where the log ends before the level, it begins again: {_AGAIN}"
+        elif (span.requests or 0) > turns.sum():
+            yield (
+                f"{level.label}: asks for {span.requests:,} requests, its part of the log has "
+                f"{turns.sum():,}; where the log ends, it begins again: {_AGAIN}"
+            )
+
+
 class Means(NamedTuple):
     """What one conversation of a log amounts to, on average; None: not known beforehand."""
 
@@ -103,6 +150,15 @@ def log_means(scenario: Scenario) -> Means:
         input_tokens=None if estimated else float(asked.sum()) / kept.conversations,
         output_tokens=None if unknown else float(answered.sum()) / kept.conversations,
     )
+
+
+def log_turns(scenario: Scenario, level: int, *, round_: int) -> Numbers:
+    """Return how many turns each conversation has that one level sends of a log, once."""
+    kept = kept_of(scenario, scenario.prompts)
+    share, shares = round_ * len(scenario.levels) + level, len(scenario.levels) * scenario.rounds
+    part = part_of(kept.conversations, share=share, shares=shares)
+    turns: Numbers = np.diff(kept.starts)[part.start : part.stop]
+    return turns
 
 
 def log_schedule(scenario: Scenario, level: int, *, round_: int) -> Schedule:

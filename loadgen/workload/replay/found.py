@@ -1,12 +1,13 @@
 """What a log amounts to: how many requests, how fast, how long, and how much of them is shared.
 
 Formulas. mean rate = requests / span; peak minute = the most requests in any 60 s, / 60; CV of gaps
-= standard deviation / mean of the gaps between arrivals; ideal prefix-hit share = leading prefix
-blocks that an earlier request had / all blocks. Percentiles of lengths are lengths that occur: the
-one at rank q (n − 1), rounded up.
+= standard deviation / mean of the gaps between arrivals; ideal prefix-hit share = tokens of leading
+prefix blocks that an earlier request had / of all blocks. Percentiles of lengths are lengths that
+occur: the one at rank q (n − 1), rounded up.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.units import NS_PER_S
-from loadgen.workload.replay.blocks import BLOCK_BYTES, hit_share
+from loadgen.workload.replay.blocks import BLOCK_BYTES, FINE_BYTES, hit_share, tokens_in
 from loadgen.workload.replay.index import (
     ESTIMATED_INPUT,
     ESTIMATED_OUTPUT,
@@ -31,13 +32,16 @@ from loadgen.workload.replay.select import by_time, quantum_ns, reordered
 
 SHORTEST_S, LONGEST_S = 1.0, 60 * 86_400.0
 _MINUTE_NS = 60 * NS_PER_S
+_OF_TEXT = f"{FINE_BYTES} bytes ({BLOCK_BYTES} beyond the first {BLOCK_BYTES})"
 
 
 def facts_of(log: Log) -> dict[str, Any]:
     """Say what a log holds, JSON-ready; never what stands in it."""
     found = log.found
     times = np.sort(log.arrival_ns[log.arrival_ns != NO_TIME])
-    share = hit_share(log.blocks, log.block_counts, by_time(log))
+    text = (log.flags & TEXT) > 0
+    tokens = partial(tokens_in, text=text, block_size=log.block_size or 1)
+    share = hit_share(log.blocks, log.block_counts, by_time(log), tokens=tokens)
     return {
         "format": log.format,
         "requests": len(log),
@@ -51,11 +55,11 @@ def facts_of(log: Log) -> dict[str, Any]:
         "without_time": int(len(log) - len(times)),
         "reordered": reordered(log),
         "conversations": len(np.unique(log.session[log.session > 0])),
-        "with_text": int(np.count_nonzero(log.flags & TEXT)),
+        "with_text": int(np.count_nonzero(text)),
         "input_tokens": _lengths(log.input_tokens, (log.flags & ESTIMATED_INPUT) > 0),
         "output_tokens": _lengths(log.output_tokens, (log.flags & ESTIMATED_OUTPUT) > 0),
         "prefix_hit_share": None if share is None else round(share, 6),
-        "block": f"{BLOCK_BYTES} bytes" if (log.flags & TEXT).any() else f"{log.block_size} tokens",
+        "block": _OF_TEXT if text.any() else f"{log.block_size} tokens",
         "unique": len(np.unique(log.print)),
         "failed": int(np.count_nonzero(log.flags & FAILED)),
         "models": len(found.models),

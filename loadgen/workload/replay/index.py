@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.scenario.prompts import Prompts
-from loadgen.workload.replay.blocks import block_ids
+from loadgen.workload.replay.blocks import fine_ids
 from loadgen.workload.replay.entry import Entry, Reading, chars_of
 from loadgen.workload.replay.formats import FORMATS, Format, format_of, readable
 from loadgen.workload.replay.roles import alternate
@@ -218,7 +218,7 @@ class _Kept:
         self.arrival_ns.append(NO_TIME if entry.arrival is None else entry.arrival.ns)
         self.end_ns.append(NO_TIME if entry.end_ns is None else entry.end_ns)
         self.session.append(_hash(entry.session) if entry.session else 0)
-        ids = block_ids(entry)
+        ids = fine_ids(entry)
         self.block_counts.append(len(ids))
         self.blocks.extend(one & 0xFFFFFFFFFFFFFFFF for one in ids)
         self.block_size = self.block_size or entry.block_size

@@ -55,6 +55,12 @@ class Kept:
         return self.members[self.starts[conversation] : self.starts[conversation + 1]]
 
 
+def part_of(total: int, *, share: int, shares: int) -> range:
+    """Return the conversations of one of equal parts of a log; each part has one at least."""
+    start = share * total // shares
+    return range(start, max((share + 1) * total // shares, start + 1))
+
+
 def by_time(log: Log) -> Numbers:
     """Return the requests in the order of their times; one without goes with those before it."""
     times = log.arrival_ns

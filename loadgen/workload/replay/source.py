@@ -2,7 +2,7 @@
 
 A level that follows the log gets its requests in their order, from the first on. Any other level
 walks through the log as through a dataset: each level of each round has its own equal stretch of
-it, and goes on from the beginning where the log ends.
+it, is over where that ends (``once``), or goes on, from the beginning where the log ends.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from loadgen.workload.replay.entry import Entry, chars_of
 from loadgen.workload.replay.found import facts_of
 from loadgen.workload.replay.index import CHARS_PER_TOKEN, Log
 from loadgen.workload.replay.roles import merged
-from loadgen.workload.replay.select import Kept, gaps_capped, over_context, think_ns
+from loadgen.workload.replay.select import Kept, gaps_capped, over_context, part_of, think_ns
 from loadgen.workload.replay.words import LogWords, Place
 from loadgen.workload.synthetic import conversation_id
 
@@ -114,8 +114,8 @@ class ReplayPrompts:
         total = replay.kept.conversations
         start = 0
         if replay.levels[level].speed is None:
-            share = round_ * len(replay.levels) + level
-            start = share * total // (len(replay.levels) * replay.rounds)
+            shares = len(replay.levels) * replay.rounds
+            start = part_of(total, share=round_ * len(replay.levels) + level, shares=shares).start
         passed, conversation = divmod(start + number, total)
         return conversation, (level, round_, passed)
 
