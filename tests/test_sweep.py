@@ -253,13 +253,13 @@ def shown_rows(*rows: ServerRow) -> SweepView:
     [
         ({"tally": Tally(better=15, worse=1, same=10, unknown=7, worse_words=["broken answers"]),
           "worse_answers": ["broken answers"]},
-         "15 better, 1 worse (broken answers), 10 alike, 7 cannot be told", "bad"),
-        ({"tally": Tally(better=15, same=10)}, "15 better, 10 alike", ""),
+         "15 better, 1 worse (broken answers), 10 not significant, 7 cannot be told", "bad"),
+        ({"tally": Tally(better=15, same=10)}, "15 better, 10 not significant", ""),
         ({"tally": Tally(same=10), "worse_answers": ["broken answers"]},
-         "10 alike, worse over all levels (broken answers)", "bad"),
+         "10 not significant, worse over all levels (broken answers)", "bad"),
         ({"tally": Tally(better=5, only=["c 1"])}, "5 better (of c 1 only)", ""),
-        ({"tally": Tally(same=1), "failed_checks": ["drift"]}, "1 alike; failed checks: drift",
-         "bad"),
+        ({"tally": Tally(same=1), "failed_checks": ["drift"]},
+         "1 not significant; failed checks: drift", "bad"),
     ],
     ids=["all counts", "nothing worse", "over all levels", "a part", "checks"],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from loadgen.report.text import NONE, Cell, number, percent, plain, quantile_cel
 
 _KEY = (
     "better, worse: the whole 95 % interval of the change lies outside ± {}; of shares,"
-    " whose change is in points (pt), it leaves out zero. =: no significant difference. ?:"
+    " whose change is in points (pt), it leaves out zero. n.s.: no significant difference. ?:"
     " cannot tell (too few requests, or more failures)."
 )
 
@@ -114,12 +114,12 @@ def _outcome_cell(row: ServerRow, *, baseline: bool) -> Cell:
 
 
 def _tally(row: ServerRow) -> str:
-    """Write "15 better, 1 worse (broken answers), 10 alike, 7 cannot be told"."""
+    """Write "15 better, 1 worse (broken answers), 10 not significant, 7 cannot be told"."""
     tally = row.tally or Tally()
     counted = (
         (tally.better, "better"),
         (tally.worse, f"worse ({', '.join(tally.worse_words)})"),
-        (tally.same, "alike"),
+        (tally.same, "not significant"),
         (tally.unknown, "cannot be told"),
     )
     told = [f"{number_of:,} {word}" for number_of, word in counted if number_of]
@@ -186,7 +186,7 @@ def _change_cells(change: Change, row: MetricRow) -> list[Cell]:
         return [_figure(change.value, row), Cell("?", change.method, "quiet")]
     points = round(change.change * 100, 1)
     size = f"{points:+.0f}" if abs(points) >= 100 else f"{points:+.1f}" if points else "0.0"
-    said = {BETTER: " better", WORSE: " worse", SAME: " =", UNKNOWN: " ?"}[change.verdict]
+    said = {BETTER: " better", WORSE: " worse", SAME: " n.s.", UNKNOWN: " ?"}[change.verdict]
     tone = {BETTER: "good", WORSE: "bad"}.get(change.verdict, "quiet")
     unit = "pt" if row.share else "%"
     return [_figure(change.value, row), Cell(f"{size} {unit}{said}", change.method, tone)]
