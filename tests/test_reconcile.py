@@ -146,7 +146,7 @@ def test_times_are_compared_over_whole_readings() -> None:
 
     sweeps = np.array([0.4, 1.0, 2.0, 3.0, 4.2]) * S
     assert aligned([span(0.5, 4)], sweeps) == [span(1, 3)]
-    assert aligned([span(0.5, 1.9)], sweeps) == [span(0.5, 1.9)]
+    assert aligned([span(0.5, 1.9), span(2, 3)], sweeps) == [span(2, 3)]
 
 
 def test_the_servers_own_table_and_the_comparison_speak_of_the_same_stretch() -> None:

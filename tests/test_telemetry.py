@@ -53,6 +53,17 @@ def test_gauges_and_counters_of_a_level() -> None:
     assert (found.requests_done, found.ttft_ms, found.spec_acceptance) == (None, None, None)
 
 
+def test_what_waited_before_the_window_is_no_queue_of_the_window() -> None:
+    """Sixteen waited for 5 s in a cold start that was cut off; one reading lies in the window."""
+    name = "vllm:request_queue_time_seconds"
+    found = figures(
+        series(f"{name}_count", {0: 0, 1.9: 0, 5: 16, 10: 40}),
+        series(f"{name}_sum", {0: 0, 1.9: 0, 5: 80, 10: 80}),
+        series(f"{name}_bucket", {0: 0, 1.9: 0, 5: 16, 10: 40}, le="+Inf"),
+    )
+    assert (found.queue_ms, found.queued_mean, queue_bound(found)) == (None, None, None)
+
+
 def test_counts_end_with_the_last_reading_before_the_next_load() -> None:
     """The reading at 10 s was asked for before the end, when a token was still to come."""
     lines = lines_of(series("vllm:generation_tokens_total", {0: 0, 10.1: 99, 10.2: 100, 12: 150}))

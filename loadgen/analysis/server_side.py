@@ -27,7 +27,7 @@ class ServerFigures:
     samples: readings of the page in W. Means are weighted by time, straight lines between
     readings, and withheld under 3 of them. queued_mean: requests that waited, by Little's law,
     Σ queue times / length; max_sequences: the most it runs at once, where that is known. Times are
-    of whole readings in W, where these cover half of it (``tracks.aligned``). prompt_tokens,
+    of whole readings in W, none where it holds fewer than two (``tracks.aligned``). prompt_tokens,
     generation_tokens, requests_done: what the server counted over the whole level, from the last
     reading before it to the first after its drain; requests_done without those that it says were
     aborted. prefix_hit_share: cached / looked up prompt tokens.

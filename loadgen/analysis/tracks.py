@@ -16,9 +16,6 @@ from loadgen.analysis.readings import FAILED
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-ALIGNED = 0.5
-"""The least share of a span that whole readings must cover; else its edges are interpolated."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -146,14 +143,15 @@ def readings_in(sweeps: Floats, spans: Sequence[Span]) -> int:
 
 
 def aligned(windows: Sequence[Span], sweeps: Floats) -> list[Span]:
-    """Narrow W to whole readings, where these cover half of it; else leave it as it is."""
+    """Narrow W to whole readings; a window with fewer than two holds none.
+
+    What happened between a reading before it and one inside may have happened before it.
+    """
     found = []
     for window in windows:
         inside = sweeps[(sweeps >= window.start_ns) & (sweeps <= window.end_ns)]
-        length = window.end_ns - window.start_ns
-        if len(inside) < 2 or inside[-1] - inside[0] < ALIGNED * length:
-            return list(windows)
-        found.append(Span(start_ns=float(inside[0]), end_ns=float(inside[-1])))
+        if len(inside) > 1 and inside[-1] > inside[0]:
+            found.append(Span(start_ns=float(inside[0]), end_ns=float(inside[-1])))
     return found
 
 
