@@ -15,7 +15,7 @@ demo: $(BASE)  ## measure the simulator at 1, 8, 16 and 32 streams (under a minu
 	@$(BIN)/python -m loadgen.simulator.process --port 8123 --model sim -- \
 		$(BIN)/loadgen run scenarios/quickstart.yaml
 
-test: $(DEV)  ## run the tests (under a minute)
+test: $(DEV)  ## run the tests (about a minute)
 	@$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(DEV)  ## ruff and mypy

@@ -243,3 +243,20 @@ async def _read(
 def _pair(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.lower(), value.strip()
+
+
+async def answer(asked: Asked, out: Out) -> None:
+    """A script: two pieces at once."""
+    await out.stream("a", "b")
+
+
+def slow(seconds: float, *texts: str) -> Any:
+    """A script: the pieces so far apart; the preflight's at once."""
+
+    async def script(asked: Asked, out: Out) -> None:
+        if asked.json.get("max_tokens") == 1:  # the preflight
+            await out.stream("a")
+        else:
+            await out.stream(*(texts or ("a",)), every_s=seconds)
+
+    return script
