@@ -129,6 +129,29 @@ async def test_words_that_are_not_tokens_are_scaled_and_said_to_be() -> None:
     assert "2.30 tokens each" in (calibration.note or "")
 
 
+async def test_the_mean_is_that_of_the_whole_list_however_the_words_were_drawn() -> None:
+    def tokens_of(word: str) -> int:
+        return 1 + sum(map(ord, word)) % 7  # as uneven as a tiny vocabulary is
+
+    mean = sum(map(tokens_of, universal_words())) / len(universal_words())
+    for _ in range(20):
+        server = Counting(tokens_of)
+        overhead = (await found(server)).overhead
+        assert overhead.per_word == pytest.approx(mean, rel=0.015)
+        assert overhead.tokens == pytest.approx(9, abs=25)
+        counted = [word for prompt in server.asked[4:] for word in said(prompt)]
+        assert sorted(counted) == sorted(universal_words())
+
+
+async def test_a_server_that_counts_slowly_is_not_asked_for_the_whole_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadgen.run.calibrate._COUNTING_S", 0.0)
+    server = Counting(lambda word: 2.3)
+    assert (await found(server)).how == "scaled"
+    assert len(server.asked) == 5
+
+
 async def test_too_few_usable_words_are_scaled_too() -> None:
     few = set(universal_words()[:150])
     server = Counting(lambda word: 1 if word in few else 2).splits_words()

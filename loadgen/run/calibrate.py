@@ -3,10 +3,11 @@
 A universal word is one token in nearly every tokenizer, and a template adds a constant. So
 usage.prompt_tokens(n words) − n, asked for several n and different words, is one number where both
 hold; then n words more are n tokens more, exactly. Where it is not, the server's own tokenizer may
-say which words are one token; else the number of words is scaled, and the report tells by how much
-lengths missed.
+say which words are one token; else every word of the list is sent once, the number of words is scaled
+by their mean, and the report tells by how much lengths missed.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from loadgen.workload.synthetic import Overhead, universal_words
 
 _SIZES = (8, 8, 64, 257)
 _TURN_WORDS = 8
+_COUNTING_S = 10.0  # a slow server counts only a part of the list
 _LEAST_PER_WORD, _MOST_PER_WORD = 0.5, 20.0  # beyond, what is reported counts something else
 _FEWEST_WORDS = 200  # usable ones: fewer would repeat so much that a cache finds them
 _LINE_BREAKS = frozenset({"\n", "\u010a", "<0x0A>"})  # as tokenizers of several kinds spell one
@@ -79,6 +81,7 @@ async def calibrate(ask: Ask, pieces: Pieces, *, chat: bool, turns: bool) -> Cal
                 how, probes = "filtered", filtered
                 break
     if how == "scaled":
+        probes = probes + await shape.count(words, at_once=max(size for size, _ in probes))
         overhead = _scaled(probes)
         if overhead is None:
             return Calibration(how="unknown", overhead=Overhead(), probes=probes)
@@ -104,6 +107,19 @@ class _Shape:
             if counted is not None:  # a small context refuses the longer ones
                 found.append((size, counted))
         return found if len({size for size, _ in found}) > 1 else []
+
+    async def count(self, words: Words, *, at_once: int) -> list[tuple[int, int]]:
+        """Ask for all words, each once: their mean is then known, not estimated from a few."""
+        found: list[tuple[int, int]] = []
+        until = time.monotonic() + _COUNTING_S
+        shuffled = self._rng.permutation(words)
+        for part in np.array_split(shuffled, -(-len(words) // at_once)):
+            counted = await self._ask(self._prompt(" ".join(part)))
+            if counted is not None:
+                found.append((len(part), counted))
+            if time.monotonic() > until:
+                break
+        return found
 
     async def turn(self, usable: frozenset[str] | None, words: Words, tokens: int) -> int:
         """Return what one reply and one further user message add beyond their words."""
@@ -135,10 +151,13 @@ def _constant(probes: list[tuple[int, int]]) -> bool:
 
 
 def _scaled(probes: list[tuple[int, int]]) -> Overhead | None:
-    """Fit counted = tokens + per_word · words by least squares; None where that is no count."""
+    """Fit counted = tokens + per_word · words; None where that is no count.
+
+    Least squares, each probe weighed by 1/words: the variance of a sum grows with its terms.
+    """
     sizes = np.array([size for size, _ in probes], dtype=float)
     counted = np.array([tokens for _, tokens in probes], dtype=float)
-    per_word, tokens = np.polyfit(sizes, counted, 1)
+    per_word, tokens = np.polyfit(sizes, counted, 1, w=1 / np.sqrt(sizes))
     if not _LEAST_PER_WORD <= per_word <= _MOST_PER_WORD:
         return None
     return Overhead(tokens=max(round(float(tokens)), 0), per_word=float(per_word))
