@@ -73,6 +73,40 @@ def test_tokens_of_answers_that_broke_make_no_output_better() -> None:
     assert found.note == "50 % failed; not of whole answers"
 
 
+def of_two_lengths(*, refused: bool, pace: float = 1.0) -> RunData:
+    """Every second answer has 20 tokens in place of 2; ``refused``: those are turned away at once.
+
+    pace: what each time is multiplied by.
+    """
+    records, now = [], 0.0
+    for number, first in enumerate(noise(300, seed=3, mean=20)):
+        long = bool(number % 2)
+        at = [pace * (first + 10 * token) for token in range(20 if long else 2)]
+        if long and refused:
+            records.append(record(number, sent=now, outcome="refused", end_ms=now + 1))
+            now += 1
+        else:
+            records.append(record(number, sent=now, at=at, reported_output=len(at)))
+            now += at[-1]
+    made = level(window=(0, now), concurrency=1, label="concurrency 1", arrivals=len(records))
+    return make_run(records, [made])
+
+
+def test_a_server_that_turns_long_answers_away_serves_no_more_requests() -> None:
+    found = changes(compared(of_two_lengths(refused=False), of_two_lengths(refused=True)))
+    assert found["requests"].change > 0.5
+    assert (found["requests"].verdict, found["requests"].method) == (UNKNOWN, "failures")
+    assert found["requests"].note == "50 % failed; not of whole answers"
+    back = changes(compared(of_two_lengths(refused=True), of_two_lengths(refused=False)))
+    assert (back["requests"].verdict, back["output"].verdict) == (UNKNOWN, BETTER)
+
+
+def test_more_requests_whose_answers_are_more_tokens_too_are_better_beside_failures() -> None:
+    fast = of_two_lengths(refused=True, pace=0.1)
+    found = changes(compared(of_two_lengths(refused=False), fast))["requests"]
+    assert (found.verdict, found.note) == (BETTER, "of whole answers, too")
+
+
 def test_a_few_failures_take_back_only_what_they_could_have_made() -> None:
     """Of 300 requests 12 failed: the median is the 52nd percentile of the others, P95 the 99th."""
     found = changes(compared(sound(100), failing(noise(300, seed=2, mean=57), every=25)))

@@ -226,9 +226,9 @@ def _unflattered(
     failures = Failures(baseline=failed_of(first), candidate=failed_of(other))
     better = found.verdict == BETTER
     decided = better or found.verdict == WORSE
-    if metric.field == "requests_per_s" or not decided or not failures.flatter(better=better):
-        return found  # requests that failed are in no rate of those that ended ok
-    if metric.quantile is None:
+    if not decided or not failures.flatter(better=better):
+        return found
+    if metric.quantile is None:  # short answers go faster: of requests, too, their tokens decide
         moved = _change_of_whole_answers(first, other)
         excuse = f"{failures.named(better=better)}; not of whole answers"
         kept = "of whole answers, too"

@@ -56,8 +56,8 @@ _READING = (
     " the difference, in points.",
     _VERDICTS,
     "Where one side failed more, a time that failures could have made has no verdict: it is better"
-    " (or the baseline's was) only among the survivors. Output is held against the tokens of whole"
-    " answers then.",
+    " (or the baseline's was) only among the survivors. Output and requests/s are held against the"
+    " tokens of whole answers then.",
     "The interval is the t interval of the rounds' values (Welch) where both sides have 3 or more;"
     " else a block bootstrap of the difference of percentiles, by the same requests where both"
     " sides sent the same plan, or a t interval over batches where neighbours resemble one another"

@@ -3,8 +3,8 @@
 A universal word is one token in nearly every tokenizer, and a template adds a constant. So
 usage.prompt_tokens(n words) − n, asked for several n and different words, is one number where both
 hold; then n words more are n tokens more, exactly. Where it is not, the server's own tokenizer may
-say which words are one token; else every word of the list is sent once, the number of words is scaled
-by their mean, and the report tells by how much lengths missed.
+say which words are one token; else every word of the list is sent once, the number of words is
+scaled by their mean, and the report tells by how much lengths missed.
 """
 
 import time
