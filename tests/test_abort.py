@@ -54,6 +54,18 @@ def test_fewer_than_ten_requests_say_nothing() -> None:
     assert after(nine, 1000) is not None
 
 
+def test_few_slots_and_long_limits_are_judged_by_the_last_ten() -> None:
+    """Four slots, each given up after 60 s: never more than four within the window."""
+    watching = watch("errors > 50% over 10s", "ttft p50 > 90s over 10s")
+    for wave in range(1, 4):
+        for _ in range(4):
+            watching.take(record(wave, outcome=Outcome.TIMEOUT, end_ms=60_000.0 * wave))
+        found = after(watching, 60_000 * wave + 500)
+        assert (found is not None) == (wave == 3)
+    assert found == "errors > 50% over 10s: 100% of the last 10 requests"
+    assert watching.judge(ns(190_000)) is not None  # kept, although long ago
+
+
 def test_only_what_ended_within_the_window_counts() -> None:
     rows = [*(bad(i) for i in range(20)), *(good(i) for i in range(20, 40))]
     watching = watch("errors > 10% over 2s", ended=rows)

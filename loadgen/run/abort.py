@@ -11,7 +11,7 @@ from loadgen.record import FAILED_OUTCOMES, Outcome, Record
 from loadgen.scenario.abort import AbortRule
 from loadgen.units import NS_PER_MS, NS_PER_S
 
-_FEWEST = 10  # requests in the window below which nothing is judged
+_FEWEST = 10  # requests that are judged: the last of them, where fewer ended within the window
 
 
 class Age(NamedTuple):
@@ -50,7 +50,8 @@ class Watch:
     """Takes records as they end; ``judge`` says which rule was broken, and by how much.
 
     A request in flight counts as soon as it is slower than the bound, whatever becomes of it: a
-    server that hangs is not waited for.
+    server that hangs is not waited for. Where fewer than ten ended within a window, the last ten
+    are judged: few slots and a long limit would else never be enough.
     """
 
     def __init__(self, rules: Sequence[AbortRule]) -> None:
@@ -70,36 +71,44 @@ class Watch:
     def judge(self, now_ns: int, in_flight: Iterable[Age] = ()) -> str | None:
         """Judge the windows that end now (ns from the run's epoch)."""
         ages = list(in_flight) if self._rules else []
-        while self._ended and self._ended[0].at_ns < now_ns - self._longest_ns:
+        since_ns = now_ns - self._longest_ns
+        while len(self._ended) > _FEWEST and self._ended[0].at_ns < since_ns:
             self._ended.popleft()
         for rule in self._rules:
-            value = self._value(rule, now_ns, ages)
+            rows, span = self._rows(rule, now_ns)
+            value = _value(rule, rows, ages)
             if value is not None and value > rule.bound:
-                return f"{rule.text}: {_said(rule, value)}"
+                return f"{rule.text}: {_said(rule, value, span)}"
         return None
 
-    def _value(self, rule: AbortRule, now_ns: int, ages: list[Age]) -> float | None:
+    def _rows(self, rule: AbortRule, now_ns: int) -> tuple[list[_Ended], str]:
+        """Return what is judged, and what to call it."""
         since_ns = now_ns - round(rule.window_s * NS_PER_S)
-        rows = [row for row in self._ended if row.at_ns >= since_ns]
-        if rule.metric == "errors":
-            return sum(row.failed for row in rows) / len(rows) if len(rows) >= _FEWEST else None
-        values = [ms for row in rows if (ms := row.ms(rule.metric)) is not None]
-        values += [age.ms for age in ages if age.ms > rule.bound and _awaited(rule.metric, age)]
-        if len(values) < _FEWEST:
-            return None
-        quantile = 0.5 if rule.quantile is None else rule.quantile
-        return float(np.quantile(values, quantile, method="lower"))
+        within = [row for row in self._ended if row.at_ns >= since_ns]
+        last = list(self._ended)[-_FEWEST:]
+        if len(within) >= len(last):
+            return within, f"the last {rule.window_s:g} s"
+        return last, f"the last {len(last)} requests"
+
+
+def _value(rule: AbortRule, rows: list[_Ended], ages: list[Age]) -> float | None:
+    if rule.metric == "errors":
+        return sum(row.failed for row in rows) / len(rows) if len(rows) >= _FEWEST else None
+    values = [ms for row in rows if (ms := row.ms(rule.metric)) is not None]
+    values += [age.ms for age in ages if age.ms > rule.bound and _awaited(rule.metric, age)]
+    if len(values) < _FEWEST:
+        return None
+    quantile = 0.5 if rule.quantile is None else rule.quantile
+    return float(np.quantile(values, quantile, method="lower"))
 
 
 def _awaited(metric: str, age: Age) -> bool:
     return metric == "e2e" or not age.answered
 
 
-def _said(rule: AbortRule, value: float) -> str:
+def _said(rule: AbortRule, value: float, span: str) -> str:
     if rule.metric == "errors":
-        return f"{value:.0%} of the last {rule.window_s:g} s"
+        return f"{value:.0%} of {span}"
     if np.isinf(value):
-        return (
-            f"requests failed, which counts as infinitely slow, over the last {rule.window_s:g} s"
-        )
-    return f"{value:,.0f} ms over the last {rule.window_s:g} s"
+        return f"requests failed, which counts as infinitely slow, over {span}"
+    return f"{value:,.0f} ms over {span}"
