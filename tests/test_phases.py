@@ -34,12 +34,21 @@ def edges_s(phases: Phases | PlannedPhases) -> tuple[float | None, float | None]
     [
         (span(requests=2), (0, 1, 2, 3), "wwmm", 2),
         (span(1.0), (0, 0.5, 1.0, 1.5), "wwmm", 1),
-        (span(1.0), (0, 2.0), "wm", 1),
-        (span(1.0, 3), (0, 0.2, 0.4, 0.6, 1.2), "wwwwm", 1),
+        (span(1.0), (0, 2.0), "wm", 2),
+        (span(1.0), (0, 0, 0, 7.0), "wwwm", 7),
+        (span(1.0, 3), (0, 0.2, 0.4, 0.6, 1.2), "wwwwm", 1.2),
         (span(1.0, 3), (0, 0.9, 1.5, 1.8), "wwwm", 1.8),
         (NONE, (0, 1), "mm", 0),
     ],
-    ids=["count", "time", "time-between-arrivals", "both-time-last", "both-count-last", "none"],
+    ids=[
+        "count",
+        "time",
+        "time-between-arrivals",
+        "no-slot-is-through-in-time",
+        "both-time-last",
+        "both-count-last",
+        "none",
+    ],
 )
 def test_measure_begins_when_the_warm_up_is_over(
     warmup: Span, due_s: tuple[float, ...], letters: str, start_s: float
@@ -69,14 +78,16 @@ def test_measure_ends_when_its_time_and_its_count_are_reached(
     assert phases.stop_reason == reason_of(measure)
 
 
-def test_time_alone_takes_a_level_through_all_its_phases() -> None:
+def test_time_alone_ends_measure_but_no_warm_up() -> None:
     phases = Phases(warmup=span(1.0), measure=span(2.0), start_ns=0)
-    assert phases.next_change_ns() == 1 * S
-    phases.advance(1 * S)
-    assert (phases.phase, phases.next_change_ns()) == (Phase.MEASURE, 3 * S)
+    assert admitted(phases, 0) == "w"
+    phases.advance(4 * S)  # a server that compiles: no answer yet
+    assert (phases.phase, phases.next_change_ns()) == (Phase.WARMUP, None)
+    assert admitted(phases, 5) == "m"
+    assert phases.next_change_ns() == 7 * S
     phases.advance(9 * S)
     assert (phases.phase, phases.next_change_ns()) == (Phase.DRAIN, None)
-    assert edges_s(phases) == (1, 3)
+    assert edges_s(phases) == (5, 7)
 
 
 def test_a_counted_phase_waits_for_its_arrivals_however_long() -> None:

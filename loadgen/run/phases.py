@@ -2,8 +2,8 @@
 
 Instants are ns of one clock, whatever its epoch. ``admit`` is asked for each arrival and names its
 phase; ``advance`` is told that time passed. A span bounded by a time and a count is over when both
-are reached. ``measure`` begins when the warm-up is over and ends when its time is over or its last
-counted arrival is due, or both where both are asked.
+are reached. ``measure`` begins with the first arrival after the warm-up, and ends when its time is
+over or its last counted arrival is due, or both where both are asked.
 """
 
 from loadgen.record import Phase
@@ -12,7 +12,11 @@ from loadgen.units import seconds_to_ns
 
 
 class Phases:
-    """The phase of one level."""
+    """The phase of one closed level.
+
+    Time alone does not end its warm-up: while every slot still waits for its first answer (a server
+    that compiles, or loads what it serves), nothing is warm, and no request would be measured.
+    """
 
     def __init__(self, *, warmup: Span, measure: Span, start_ns: int) -> None:
         self.start_ns = start_ns
@@ -44,22 +48,13 @@ class Phases:
         return Phase.MEASURE
 
     def advance(self, now_ns: int) -> None:
-        """Let time pass: begin or end ``measure`` where time alone decides."""
+        """Let time pass: end ``measure`` where time alone decides."""
         change = self.next_change_ns()
-        while change is not None and change <= now_ns:
-            if self.phase is Phase.WARMUP:
-                self._begin_measure(change)
-            else:
-                self._end_measure(change)
-            change = self.next_change_ns()
+        if change is not None and change <= now_ns:
+            self._end_measure(change)
 
     def next_change_ns(self) -> int | None:
         """Return the instant at which the phase changes if no further arrival comes; else None."""
-        if self.phase is Phase.WARMUP:
-            if self._warmup.seconds is None or not _enough(self._warmup, self._warmed):
-                return None
-            end = self.start_ns + seconds_to_ns(self._warmup.seconds)
-            return None if self._last_due_ns > end else end  # the next arrival begins measure
         if self.phase is Phase.MEASURE and _enough(self._measure, self._measured):
             assert self.measure_start_ns is not None
             end = self.measure_start_ns + seconds_to_ns(self._measure.seconds or 0)
@@ -210,7 +205,7 @@ class LogPhases(Phases):
         return phase
 
     def advance(self, now_ns: int) -> None:
-        """Let time pass: begin ``measure`` where time alone decides."""
+        """Let time pass: the log may be over."""
         super().advance(now_ns)
         self.forgo(0)
 
