@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from drive import command, read, started, strict_json, until_said
+from sites import sites
 
 from loadgen.server.ports import accepts
+from loadgen.simulator.spec import SimulatorSpec
 
 pytestmark = pytest.mark.slow  # whole runs: seconds each
 
@@ -119,6 +121,31 @@ def test_request_k_is_the_same_for_all_servers(place: Place) -> None:
     assert len(set(prompts[0].values())) == len(prompts[0]) == 2 * (1 + 8)
     assert first["seeds"] == second["seeds"]
     assert first["seeds"]["nonce"] == place.sweep["seeds"]["nonce"]
+    told = (place.out / "comparison.md").read_text()
+    assert "Request k had the same prompt for every server (18 requests that they share)" in told
+    assert "Each server was started for its turn" in told
+
+
+def test_prompts_that_a_template_makes_shorter_are_not_said_to_be_the_same(place: Place) -> None:
+    servers = {"a": place.simulate(), "b": place.simulate("--template-tokens", "5")}
+    assert place.run(servers, prompts={"input_tokens": 64, "output_tokens": 4}).returncode == 0
+    told = (place.out / "comparison.md").read_text()
+    assert "are not the same text: of 18 requests that two of them share, 0 had equal" in told
+    assert "takes more of them, fewer words are sent" in told
+    assert "Each server was started for its turn" in told
+
+
+def test_of_one_that_runs_already_each_turn_has_prompts_of_its_own(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with sites() as start:
+        url = start(SimulatorSpec())
+        hot = {"target": {"url": url}, "request": {"temperature": 1}}
+        done = place.run({"a": {"target": {"url": url}}, "b": hot})
+    assert done.returncode == 0, done.stderr
+    told = (place.out / "comparison.md").read_text()
+    assert "of 18 requests that two of them share, 0 had equal prompts" in told
+    assert "prompts in a way of its own (the nonce)" in told
+    assert "Each server was started for its turn" not in told
 
 
 def test_one_that_does_not_start_is_a_row_with_its_reason(place: Place) -> None:

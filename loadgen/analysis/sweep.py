@@ -116,6 +116,18 @@ def meant_to_differ(scenario: Scenario) -> list[str]:
     return [*found, *(() if started_alike and "target.url" not in found else _OF_THE_START)]
 
 
+def shared_prompts(sides: Sequence[Side]) -> tuple[int, int]:
+    """Count the requests that a server shares with the first (by level, round and number).
+
+    Returns them, and how many of them had the same prompt.
+    """
+    where, prompt = ["level", "place"], "prompt_hash"
+    first, *others = (side.facts.requests[[*where, prompt]].dropna() for side in sides)
+    pairs = [first.merge(other, on=where) for other in others]
+    same = sum(int((pair[f"{prompt}_x"] == pair[f"{prompt}_y"]).sum()) for pair in pairs)
+    return sum(map(len, pairs)), same
+
+
 def missed_objectives(summary: Summary) -> list[str]:
     """Return the objectives that some level missed."""
     results = [one for level in (*summary.levels, *summary.by_class) for one in level.objectives]

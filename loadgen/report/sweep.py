@@ -4,7 +4,7 @@ A terminal gets two columns for each candidate, its figure and the change; the f
 comparison with its intervals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from loadgen.analysis.sweep import (
     ServerRow,
     matrix_of,
     meant_to_differ,
+    shared_prompts,
 )
 from loadgen.analysis.table import read_run
 from loadgen.record import SCHEMA_VERSION
@@ -44,7 +45,20 @@ from loadgen.scenario.model import Scenario
 _READING = (
     "A row's figures are those at the highest load; the change of each figure at each level, with"
     " its interval and what that is from, stands below.",
-    "All servers got the same requests: the same seed and nonce, each server started for its turn.",
+)
+_STARTED = "Each server was started for its turn and stopped after it."
+_SAME_PROMPTS = "Request k had the same prompt for every server ({n:,} requests that they share)."
+_OTHER_PROMPTS = (
+    "The servers' prompts are drawn alike but are not the same text: of {n:,} requests that two of"
+    " them share, {same:,} had equal prompts. {why}"
+)
+_OTHER_NONCE = (
+    "A server that ran before its turn may still hold the prompts of the one before, so that each"
+    " turn opens its prompts in a way of its own (the nonce)."
+)
+_OTHER_LENGTHS = (
+    "Lengths in tokens are equal: where a template or tokenizer takes more of them, fewer words are"
+    " sent."
 )
 
 
@@ -108,6 +122,7 @@ def _reported(swept: Swept, look: Look) -> SweepReport:
     summaries = [side.summary for side in sides.values()]
     view = replace(
         sweep_view(swept.name, matrix, comparison),
+        reading=(*_READING, *_about_prompts(list(sides.values()), swept.results)),
         servers=server_table(matrix, _links(swept)),
         charts=comparison_charts(dict(zip(sides, summaries, strict=True))),
     )
@@ -122,6 +137,20 @@ def _reported(swept: Swept, look: Look) -> SweepReport:
         unlike=comparison is not None and comparison.unlike,
         sound=all(map(_sound, summaries)),
     )
+
+
+def _about_prompts(sides: Sequence[Side], results: Sequence[ServerResult]) -> Iterator[str]:
+    """Say whether the servers got the same requests, as their records have it."""
+    if len(sides) > 1:
+        n, same = shared_prompts(sides)
+        nonces = {(side.run.manifest.get("seeds") or {}).get("nonce") for side in sides}
+        why = _OTHER_NONCE if len(nonces) > 1 else _OTHER_LENGTHS
+        if n:
+            said = _SAME_PROMPTS if n == same else _OTHER_PROMPTS
+            yield said.format(n=n, same=same, why=why)
+    measured = [result for result in results if result.status == MEASURED]
+    if measured and all(result.ready_s is not None for result in measured):
+        yield _STARTED
 
 
 def _sound(summary: Summary) -> bool:
