@@ -37,12 +37,14 @@ class Signal:
         without _bucket, _sum and _count.
     plus: further names, added to it where the page has them.
     scale: what a value is multiplied by for the unit of its key (tokens, seconds, a share of 1).
+    per_step: a histogram observed once per step of the engine, however many tokens it made.
     """
 
     names: tuple[str, ...]
     kind: Literal["gauge", "counter", "histogram"]
     plus: tuple[str, ...] = ()
     scale: float = 1.0
+    per_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,12 @@ class Engine:
     chat_limit: the field that limits output tokens of a chat.
     thread_per_connection: each open connection holds a thread, an idle one for seconds:
         connections made ahead would starve those that carry a request.
-    metrics, metrics_first: its metrics page, and better ones to try before.
+    metrics: its metrics page.
+    drained: a page that is asked only where the user names it: reading it takes away what is read,
+        and holds the server up.
     signals: what of its page is kept, by our word for it (``SIGNALS``).
     without_metrics: why the page is not there, where it is not.
+    without_figures: what to look at where the page is there, with none of its own metrics.
     """
 
     name: str
@@ -85,9 +90,10 @@ class Engine:
     health_path: str | None = None
     version_path: str | None = None
     metrics: Endpoint | None = None
-    metrics_first: tuple[Endpoint, ...] = ()
+    drained: Endpoint | None = None
     signals: Mapping[str, Signal] = field(default_factory=dict)
     without_metrics: str | None = None
+    without_figures: str | None = None
     tokenize: Endpoint | None = None
     usage_per_choice: bool = False
     thread_per_connection: bool = False
@@ -101,13 +107,20 @@ class Engine:
 CLEARS_ON_READ = frozenset({"trtllm_json"})
 """Kinds of metrics pages whose reading takes away what is read: from others, too."""
 
+STARTED = "process_start_time_seconds"
+"""Kept of every page that has it: where it falls, another server answers than before."""
+
 SIGNALS = (
     "running", "waiting", "kv_usage", "preemptions", "requests_done",
     "prompt_tokens", "generation_tokens", "cached_tokens", "prefix_queries", "prefix_hits",
-    "spec_drafted", "spec_accepted",
+    "spec_drafted", "spec_accepted", "spec_length", "spec_rate",
     "ttft", "itl", "tpot", "queue_time", "prefill_time", "decode_time", "e2e",
 )  # fmt: skip
-"""Our words for what engines say: requests, a share of 1, counts, tokens; histograms in seconds."""
+"""Our words for what engines say: requests, a share of 1, counts, tokens; histograms in seconds.
+
+spec_rate: the share of drafted tokens that were accepted, spec_length: tokens per step of the
+target model, 0 without a draft; of an engine that counts neither drafted nor accepted ones.
+"""
 
 
 def _gauge(*names: str) -> Signal:
@@ -118,12 +131,13 @@ def _counter(*names: str, plus: tuple[str, ...] = ()) -> Signal:
     return Signal(names=names, kind="counter", plus=plus)
 
 
-def _histogram(*names: str) -> Signal:
-    return Signal(names=names, kind="histogram")
+def _histogram(*names: str, per_step: bool = False) -> Signal:
+    return Signal(names=names, kind="histogram", per_step=per_step)
 
 
 # A captured page of 0.32; the older names from the 0.6 to 0.11 pages, where the histogram of
-# time_per_output_token held the gaps between tokens.
+# time_per_output_token held the gaps between tokens. One gap is noted for each output of the
+# engine (vllm/v1/metrics/stats.py), which holds several tokens where drafted ones were accepted.
 _VLLM_SIGNALS = {
     "running": _gauge("vllm:num_requests_running"),
     "waiting": _gauge("vllm:num_requests_waiting"),
@@ -140,7 +154,9 @@ _VLLM_SIGNALS = {
     "spec_drafted": _counter("vllm:spec_decode_num_draft_tokens_total"),
     "spec_accepted": _counter("vllm:spec_decode_num_accepted_tokens_total"),
     "ttft": _histogram("vllm:time_to_first_token_seconds"),
-    "itl": _histogram("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "itl": _histogram(
+        "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", per_step=True
+    ),
     "tpot": _histogram("vllm:request_time_per_output_token_seconds"),
     "queue_time": _histogram("vllm:request_queue_time_seconds"),
     "prefill_time": _histogram("vllm:request_prefill_time_seconds"),
@@ -149,7 +165,8 @@ _VLLM_SIGNALS = {
 }
 
 # A captured page of 0.5.23, and what its source names beside. prompt_tokens counts cached ones,
-# too: its uncached histogram and cached_tokens add up to it.
+# too: its uncached histogram and cached_tokens add up to it. Of its drafts it tells gauges alone; a
+# gap that brought several tokens is noted for each of them, divided by their number.
 _SGLANG_SIGNALS = {
     "running": _gauge("sglang:num_running_reqs"),
     "waiting": _gauge("sglang:num_queue_reqs"),
@@ -161,6 +178,8 @@ _SGLANG_SIGNALS = {
     "cached_tokens": _counter("sglang:cached_tokens_total"),
     "prefix_queries": _counter("sglang:prompt_tokens_total"),
     "prefix_hits": _counter("sglang:cached_tokens_total"),
+    "spec_length": _gauge("sglang:spec_accept_length"),
+    "spec_rate": _gauge("sglang:spec_accept_rate"),
     "ttft": _histogram("sglang:time_to_first_token_seconds"),
     "itl": _histogram("sglang:inter_token_latency_seconds"),
     "tpot": _histogram(
@@ -241,6 +260,10 @@ _FULL: frozenset[Feature] = frozenset(
     {"include_usage", "continuous_usage", "ignore_eos", "min_tokens"}
 )
 
+_TRTLLM_OPTIONS = (
+    "start it with return_perf_metrics: true and enable_iter_perf_stats: true among its options"
+)
+
 VLLM = Engine(
     name="vllm",
     label="vLLM",
@@ -249,6 +272,7 @@ VLLM = Engine(
     version_path="/version",
     metrics=Endpoint(path="/metrics", kind="prometheus"),
     signals=_VLLM_SIGNALS,
+    without_figures="was it started with --disable-log-stats?",
     tokenize=Endpoint(path="/tokenize", kind="vllm"),
     signs=Signs(owned_by=("vllm",), metrics=("vllm:",)),
 )
@@ -260,12 +284,15 @@ TRTLLM = Engine(
     rejects_unknown_fields=True,
     health_path="/health",  # /health_generate is the one that generates
     version_path="/version",
-    # JSON iteration statistics, drained by each read; Prometheus is there with return_perf_metrics.
-    metrics=Endpoint(path="/metrics", kind="trtllm_json"),
-    metrics_first=(Endpoint(path="/prometheus/metrics", kind="prometheus"),),
+    # Prometheus is there with return_perf_metrics; its requests running and waiting and its KV
+    # cache come with enable_iter_perf_stats. The JSON page is drained by each read, and answers
+    # once it has waited 2 s for one more iteration, in which its event loop may stand still.
+    metrics=Endpoint(path="/prometheus/metrics", kind="prometheus"),
+    drained=Endpoint(path="/metrics", kind="trtllm_json"),
     signals=_TRTLLM_SIGNALS,
-    without_metrics="it keeps no statistics; start it with return_perf_metrics: true or "
-    "enable_iter_perf_stats: true among its options",
+    without_metrics=f"TensorRT-LLM has no /prometheus/metrics; {_TRTLLM_OPTIONS}; its JSON "
+    "/metrics is read only where telemetry.server names it: each read takes it 2 s",
+    without_figures=_TRTLLM_OPTIONS,
     signs=Signs(owned_by=("tensorrt_llm",), metrics=("trtllm_",)),
 )
 

@@ -80,6 +80,15 @@ def test_requests_that_are_not_ours_are_other_traffic() -> None:
     assert (check.verdict, check.value, check.unit) == ("warn", 50, "requests")
 
 
+def test_what_others_cannot_explain_is_not_laid_at_their_door() -> None:
+    """More requests at the server and fewer tokens: its counters are not those of this level."""
+    found = named(of(ours(40), *server(done=90, output=20)))
+    assert "it also served others" in found["requests done"].text
+    assert found["output tokens"].text == (
+        "140 more at the client (87.50%): not all of them reached the server whose page was read"
+    )
+
+
 def test_without_a_count_of_requests_the_tokens_tell_of_others() -> None:
     tokens = series("llamacpp:tokens_predicted_total", {0: 0, 12: 1040})
     assert of(ours(), tokens).others == Foreign(output_tokens=1000)
@@ -139,6 +148,26 @@ def test_gaps_are_compared_token_by_token() -> None:
     fours = named(of(ours(reported_output=16), *server(output=160, itl=[0.0025] * 120)))["ITL mean"]
     assert (fours.client, fours.agrees) == (pytest.approx(2.5), True)
     assert "gaps between chunks / 4 tokens per chunk" in fours.text
+
+
+def drafts(name: str) -> list[Any]:
+    return [*series(f"vllm:spec_decode_num_{name}_tokens_total", {0: 0, 10: 90})]
+
+
+def test_gaps_between_steps_are_compared_undivided_where_drafts_were_taken() -> None:
+    """vLLM notes a gap once for all tokens of a step; a chunk here is such a step."""
+    told = [*server(output=100, itl=[0.01] * 30), drafts("draft"), drafts("accepted")]
+    one = named(of(ours(reported_output=10), *told))["ITL mean"]
+    assert (one.client, one.server, one.agrees) == (pytest.approx(10), pytest.approx(10), True)
+    assert one.text.endswith("both are gaps between steps, of 2.5 tokens each (drafts taken)")
+
+
+def test_gaps_of_an_engine_that_notes_them_token_by_token_are_divided() -> None:
+    itl = "sglang:inter_token_latency_seconds"
+    told = [histogram(itl, 0, [], bounds=BOUNDS), histogram(itl, 10, [0.0025] * 120, bounds=BOUNDS),
+            series("sglang:spec_accept_length", dict.fromkeys(range(12), 4.0))]  # fmt: skip
+    one = named(of(ours(reported_output=16), *told))["ITL mean"]
+    assert (one.client, one.agrees) == (pytest.approx(2.5), True)
 
 
 def test_times_are_compared_over_whole_readings() -> None:

@@ -1,5 +1,6 @@
 """The server's own view in every report; against a simulator with few KV tokens, end to end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -78,6 +79,19 @@ def test_the_gpus_table() -> None:
         "temperature": "71.0", "SM clock": "1,900 (1,200)", "energy": "0.460",
         "clock lowered by": "power cap 40 %",
     }  # fmt: skip
+
+
+def test_a_clock_that_nothing_lowered_reads_unlike_one_of_which_nothing_was_told() -> None:
+    for throttle, said in (({}, "none"), (None, "not told")):
+        table = gpu_table([level(gpu=replace(GPU, throttle=throttle))])
+        assert row(table)["clock lowered by"] == said
+        assert ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS" in table.note) == (throttle is None)
+
+
+def test_figures_that_were_left_out_have_no_row() -> None:
+    stale = GpuFigures(gpus=1, samples=1, refreshed_s=30.0)
+    assert gpu_table([level(gpu=stale)]).rows == ()
+    assert len(gpu_table([level(gpu=stale), level(1, gpu=GPU)]).rows) == 1
 
 
 def test_both_sides_stand_beside_one_another() -> None:

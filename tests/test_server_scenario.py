@@ -1,5 +1,7 @@
 """``server:`` in a scenario: what it takes, what it refuses, and how a plan shows it."""
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.scenario.private import is_secret_name, mask, mask_command, secrets_in
 from loadgen.scenario.server import Server, variables_for
-from loadgen.server.preview import interpolate, preview
+from loadgen.server.preview import interpolate, preview, rendered_service
 from loadgen.server.start import server_of
 
 
@@ -178,3 +180,21 @@ def test_every_profile_of_the_shipped_file_can_be_planned(profile: str) -> None:
     assert result.exit_code == 0
     assert f"--profile {profile} up --detach" in result.stdout
     assert "${" not in result.stdout.split("Levels")[0]
+
+
+def test_tensorrt_llm_is_started_with_what_its_metrics_need(tmp_path: Path) -> None:
+    """The command as the shell of the container runs it, before a stand-in for the program."""
+    server = Server.model_validate({"profile": "trtllm"})
+    given = {"MODEL": "org/m", "EXTRA_ARGS": "--seed '7 8'"}
+    rendered = rendered_service(server, [ROOT / "docker-compose.yml"], environ=given)
+    program = tmp_path / "trtllm-serve"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; cat "$(dirname "$0")/trtllm.yaml"\n')
+    program.chmod(0o755)
+    words = [word.replace("/tmp/", f"{tmp_path}/") for word in shlex.split(rendered["command"])]
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert said[0] == "org/m"
+    assert said[said.index("--extra_llm_api_options") + 1] == f"{tmp_path}/trtllm.yaml"
+    assert said[-4:] == [
+        "--seed", "7 8", "return_perf_metrics: true", "enable_iter_perf_stats: true"]  # fmt: skip

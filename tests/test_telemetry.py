@@ -145,6 +145,26 @@ def test_the_most_that_a_server_runs_is_what_it_told_else_what_was_declared() ->
         assert found.max_sequences == most
 
 
+def test_what_was_drafted_and_taken_is_a_share_of_counters_or_a_gauge() -> None:
+    counted = figures(
+        series("vllm:spec_decode_num_draft_tokens_total", {0: 0, 10: 300}),
+        series("vllm:spec_decode_num_accepted_tokens_total", {0: 0, 10: 225}),
+    )
+    assert counted.spec_acceptance == pytest.approx(0.75)
+
+    def told(rate: float, length: float) -> float | None:
+        return figures(
+            series("sglang:spec_accept_rate", dict.fromkeys(ALONG, rate), tp_rank="0"),
+            series("sglang:spec_accept_rate", dict.fromkeys(ALONG, rate), tp_rank="1"),
+            series("sglang:spec_accept_length", dict.fromkeys(ALONG, length)),
+            engine="sglang",
+        ).spec_acceptance
+
+    assert told(0.6, 2.8) == pytest.approx(0.6)
+    assert told(0.0, 1.0) == 0  # drafted, and nothing taken
+    assert told(0.0, 0.0) is None  # no draft
+
+
 def test_a_page_of_unknown_names_tells_nothing() -> None:
     assert (
         server_of(readings_of(lines_of([reading(0, "other:thing", 1)]))[0], engine="vllm") is None

@@ -4,8 +4,13 @@ import orjson
 import pytest
 from wire_cases import body_reads, load
 
-from loadgen.engines import ENGINES, LLAMACPP, SGLANG, SIGNALS, TRTLLM, VLLM, Engine
-from loadgen.run.telemetry.page import PageError, iteration_samples, prometheus_samples
+from loadgen.engines import ENGINES, LLAMACPP, SGLANG, SIGNALS, STARTED, TRTLLM, VLLM, Engine
+from loadgen.run.telemetry.page import (
+    NoneOfItsOwnError,
+    PageError,
+    iteration_samples,
+    prometheus_samples,
+)
 from loadgen.run.telemetry.source import Sample
 
 ITERATIONS = [
@@ -51,7 +56,8 @@ def total(samples: list[Sample], engine: Engine, key: str) -> float:
           "prefix_queries": 157, "prefix_hits": 0, "ttft": 20, "queue_time": 20, "e2e": 20}),
         (SGLANG, "sglang-get-metrics",
          {"requests_done": 24, "prompt_tokens": 1230, "generation_tokens": 280,
-          "prefix_hits": 840, "cached_tokens": 840, "ttft": 24, "tpot": 22, "queue_time": 27}),
+          "prefix_hits": 840, "cached_tokens": 840, "ttft": 24, "tpot": 22, "queue_time": 27,
+          "spec_length": 0, "spec_rate": 0}),
         (LLAMACPP, "llamacpp-get-metrics",
          {"running": 0, "waiting": 0, "prompt_tokens": 161, "generation_tokens": 152,
           "prefix_queries": 161, "prefix_hits": 124, "spec_drafted": 0}),
@@ -69,7 +75,8 @@ def test_only_what_signals_name_is_kept_and_shared_labels_are_left_out() -> None
     samples = prometheus_samples(body_of("vllm-get-metrics"), VLLM)
     names = {one.name for one in samples}
     assert "vllm:time_to_first_token_seconds_bucket" in names
-    assert not {name for name in names if name.startswith(("python_", "process_", "http_"))}
+    others = {name for name in names if name.startswith(("python_", "process_", "http_"))}
+    assert others == {STARTED}
     assert not {name for name in names if name.endswith("_created")}
     assert {key for one in samples for key in one.labels} == {"le", "finished_reason"}
 
@@ -124,6 +131,14 @@ def test_what_is_not_a_number_is_no_sample() -> None:
 def test_a_page_that_cannot_be_used_says_why(page: bytes, why: str) -> None:
     with pytest.raises(PageError, match=why):
         prometheus_samples(page, VLLM)
+
+
+def test_a_page_of_others_alone_says_what_to_look_at() -> None:
+    others = b"python_info 1\nprocess_start_time_seconds 1.7e9\nhttp_requests_total 3\n"
+    with pytest.raises(NoneOfItsOwnError, match="was it started with --disable-log-stats"):
+        prometheus_samples(others, VLLM)
+    with pytest.raises(NoneOfItsOwnError, match="enable_iter_perf_stats"):
+        prometheus_samples(others, TRTLLM)
 
 
 def test_iterations_give_the_latest_state_and_the_sum_of_what_they_count() -> None:

@@ -20,6 +20,7 @@ from sites import Open, sites
 from loadgen.report.write import summarise_run
 from loadgen.run.events import Event, Notice, PhaseChanged
 from loadgen.run.runner import run_scenario
+from loadgen.run.telemetry.server import PATIENCE
 from loadgen.simulator.engine import EngineSpec
 from loadgen.simulator.spec import SimulatorSpec
 
@@ -82,7 +83,7 @@ def test_the_servers_counts_over_a_level_are_those_of_the_clients_records(
     telemetry = manifest["telemetry"]
     assert telemetry["server"] == {
         "url": f"{url}/metrics", "kind": "prometheus", "engine": "vllm", "every_s": 0.1,
-        "clears_on_read": False, "why_not": None}  # fmt: skip
+        "clears_on_read": False, "why_not": None, "stopped": None}  # fmt: skip
     assert (telemetry["failed"], telemetry["gpu"]["why_not"]) == (0, "switched off")
     assert telemetry["sweeps"] == len(tokens) >= 3
 
@@ -100,27 +101,29 @@ def test_first_comes_what_was_before_the_load_and_info_stands_there_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dialect", "name", "notice"),
+    ("dialect", "name"),
     [
-        ("sglang", "sglang:num_running_reqs", []),
-        ("llamacpp", "llamacpp:requests_processing", []),
-        ("trtllm", "trtllm:numActiveRequests", ["gives each figure once"]),
-        ("transformers", None, []),
+        ("sglang", "sglang:num_running_reqs"),
+        ("llamacpp", "llamacpp:requests_processing"),
     ],
 )
 def test_each_engines_own_page_is_sampled(
-    dialect: str, name: str | None, notice: list[str], start: Open, tmp_path: Path
+    dialect: str, name: str, start: Open, tmp_path: Path
 ) -> None:
     target = {"url": start(quick(dialect)), "engine": dialect}
+    _, _, said = watched("", tmp_path / "run", target=target)
+    assert said == []
+    assert counted(rows_of(tmp_path / "run"), name)
+
+
+@pytest.mark.slow
+def test_an_engine_without_a_page_is_not_sampled(start: Open, tmp_path: Path) -> None:
+    target = {"url": start(quick("transformers")), "engine": "transformers"}
     manifest, _, said = watched("", tmp_path / "run", target=target)
-    server = manifest["telemetry"]["server"]
-    assert all(words in line for words, line in zip(notice, said, strict=True))
-    assert server["clears_on_read"] == bool(notice)
-    if name is None:
-        assert server["why_not"] == "transformers serve has no metrics page"
-        assert not (tmp_path / "run" / "samples.jsonl").exists()
-    else:
-        assert counted(rows_of(tmp_path / "run"), name)
+    assert said == []
+    why_not = manifest["telemetry"]["server"]["why_not"]
+    assert why_not == "transformers serve has no metrics page"
+    assert not (tmp_path / "run" / "samples.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -164,6 +167,51 @@ def on(server: Server, **more: Any) -> dict[str, Any]:
     return {"target": {"url": server.url, "engine": "vllm", **more}}
 
 
+def iterations(asked_at: list[str]) -> Callable[[Asked, Out], Any]:
+    """TensorRT-LLM's JSON page: the iterations since the last read, and 2 s more for another."""
+
+    async def gets(asked: Asked, out: Out) -> None:
+        asked_at.append(asked.path)
+        if asked.path != "/metrics":
+            await out.whole(404, {"detail": "Not Found"})
+            return
+        await asyncio.sleep(2.1)  # noqa: TID251 - as long as that page takes
+        await out.whole(200, orjson.dumps([{"numActiveRequests": 1, "numCompletedRequests": 4}]))
+
+    return gets
+
+
+@pytest.mark.slow
+def test_a_page_that_reading_empties_is_left_alone_unless_it_is_named(tmp_path: Path) -> None:
+    asked_at: list[str] = []
+    with scripted(answer, gets=iterations(asked_at)) as server:
+        target = {"url": server.url, "engine": "trtllm"}
+        manifest, _, said = watched("", tmp_path / "run", target=target)
+    assert "/metrics" not in asked_at
+    assert asked_at.count("/prometheus/metrics") == 1
+    (about,) = [line for line in said if "no metrics of the server" in line]
+    assert "return_perf_metrics: true and enable_iter_perf_stats: true" in about
+    assert "telemetry.server names it" in about
+    assert manifest["telemetry"]["failed"] == 0
+
+
+@pytest.mark.slow
+def test_a_page_that_takes_two_seconds_is_read_where_it_is_named(tmp_path: Path) -> None:
+    with scripted(answer, gets=iterations([])) as server:
+        telemetry = {"every": "100ms", "gpu": "off", "server": f"{server.url}/metrics"}
+        target = {"url": server.url, "engine": "trtllm"}
+        manifest, _, said = watched(
+            "", tmp_path / "run", target=target, telemetry=telemetry, levels=[{"concurrency": 2}]
+        )
+    assert manifest["telemetry"]["failed"] == 0
+    assert manifest["telemetry"]["server"]["clears_on_read"]
+    about = [line for line in said if "/metrics" in line or "metrics of the server" in line]
+    assert [line for line in about if "gives each figure once" in line] == about
+    done = counted(rows_of(tmp_path / "run"), "trtllm:numCompletedRequests")
+    assert done[0][0] < manifest["levels"][0]["start_ns"]
+    assert done[-1][0] > manifest["levels"][0]["end_ns"]
+
+
 @pytest.mark.slow
 def test_a_page_that_breaks_off_leaves_a_complete_run_with_failed_sweeps(tmp_path: Path) -> None:
     with scripted(answer, gets=page(VLLM_PAGE, after=1)) as server:
@@ -185,6 +233,21 @@ def test_no_page_is_said_once_and_the_server_is_left_alone(tmp_path: Path) -> No
     assert manifest["telemetry"]["server"]["why_not"] in about[0]
     assert len(asked) == 1
     assert rows_of(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_a_page_with_nothing_of_the_engines_is_said_once_and_left_alone(tmp_path: Path) -> None:
+    bare = b"python_info 1\nprocess_start_time_seconds 1.7e9\n"
+    with scripted(answer, gets=page(bare)) as server:
+        manifest, _, said = watched(
+            "", tmp_path / "run", **on(server), levels=[{"concurrency": 1}],
+            each_level={"measure": "2s"},
+        )  # fmt: skip
+        asked = [one for one in server.asked if one.path == "/metrics"]
+    (about,) = [line for line in said if "metrics of the server" in line]
+    assert about.endswith("no metrics of vLLM; was it started with --disable-log-stats?")
+    assert manifest["telemetry"]["failed"] == PATIENCE
+    assert len(asked) <= PATIENCE + 2  # the first of them with the conditions, which read it, too
 
 
 def test_a_source_named_and_down_is_said_before_the_load_and_in_the_report(
@@ -324,8 +387,8 @@ def sampler() -> subprocess.Popen[bytes]:
 
 def spec_for(out: Path, **more: Any) -> bytes:
     told = {
-        "path": str(out), "epoch_ns": 0, "every_s": 60.0, "engine": "vllm", "pages": [],
-        "first": [], "access": {"headers": {}}, "gpu": None, "visible": None}  # fmt: skip
+        "path": str(out), "epoch_ns": 0, "every_s": 60.0, "engine": "vllm", "page": None,
+        "first": None, "access": {"headers": {}}, "gpu": None, "visible": None}  # fmt: skip
     return orjson.dumps({**told, **more}) + b"\n"
 
 

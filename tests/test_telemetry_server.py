@@ -1,6 +1,6 @@
 """Which metrics page is asked, with what, and what it means that one is not there."""
 
-from collections.abc import Iterable
+import socket
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,33 +10,40 @@ from scenario_make import make_scenario
 
 from loadgen.engines import ENGINES, LLAMACPP, OPENAI, TRTLLM, UNKNOWN, VLLM, Engine
 from loadgen.run.headers import credentials_of
-from loadgen.run.telemetry.asked import asked_of, spec_of
-from loadgen.run.telemetry.fetch import FetchError, Page
+from loadgen.run.preflight import Found
+from loadgen.run.telemetry.asked import Asked, asked_of, spec_of
+from loadgen.run.telemetry.fetch import FetchError, FetchTimeoutError, Page
 from loadgen.run.telemetry.sampler import next_due_ns
-from loadgen.run.telemetry.server import Candidate, ServerSource
+from loadgen.run.telemetry.server import PATIENCE, Candidate, ServerSource
 from loadgen.run.telemetry.source import FAILED
+from loadgen.scenario.model import Scenario
 
 RUNNING = b"vllm:num_requests_running 3\n"
+STRANGE = b"python_info 1\nprocess_start_time_seconds 1.7e9\nhttp_requests_total 3\n"
+ITERATION = orjson.dumps([{"numCompletedRequests": 2, "numActiveRequests": 1}])
 ROOT = "http://127.0.0.1:8000"
 
 
-def server(engine: Engine, *answers: Page | FetchError, kind: str = "prometheus") -> ServerSource:
-    """A source whose pages answer like this, one after another; then the last again."""
-    return served([Candidate(url=f"{ROOT}/metrics", kind=kind)], engine, answers)
-
-
-def served(
-    pages: list[Candidate], engine: Engine, answers: Iterable[Page | FetchError]
+def server(
+    engine: Engine,
+    *answers: Page | FetchError,
+    kind: str = "prometheus",
+    url: str = f"{ROOT}/metrics",
 ) -> ServerSource:
+    """A source whose page answers like this, time after time; then the last again."""
     left = list(answers)
 
-    def fetch(url: str) -> Page:
+    def fetch(url: str, within_s: float) -> Page:
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, FetchError):
             raise answer
         return answer
 
-    return ServerSource(pages, engine=engine, fetch=fetch)
+    return ServerSource(Candidate(url=url, kind=kind), engine=engine, fetch=fetch)
+
+
+def asked(scenario: Scenario, engine: Engine, *peers: str) -> Asked:
+    return asked_of(scenario, Found(model="m", engine=engine, peers=list(peers)))
 
 
 def page(body: bytes = b"", status: int = 200) -> Page:
@@ -48,46 +55,87 @@ def why(source: ServerSource) -> object:
 
 
 @pytest.mark.parametrize(
-    ("engine", "paths"),
+    ("engine", "path"),
     [
-        ("vllm", ["/metrics"]),
-        ("sglang", ["/metrics"]),  # never /health, which generates
-        ("llamacpp", ["/metrics"]),
-        ("trtllm", ["/prometheus/metrics", "/metrics"]),
-        ("unknown", ["/metrics"]),
-        ("openai", []),
-        ("transformers", []),
+        ("vllm", "/metrics"),
+        ("sglang", "/metrics"),  # never /health, which generates
+        ("llamacpp", "/metrics"),
+        ("trtllm", "/prometheus/metrics"),  # never /metrics, which is emptied, and holds it up
+        ("unknown", "/metrics"),
+        ("openai", None),
+        ("transformers", None),
     ],
 )
-def test_each_engine_is_asked_for_the_pages_it_is_known_to_have(
-    engine: str, paths: list[str]
+def test_each_engine_is_asked_for_the_page_it_is_known_to_have(
+    engine: str, path: str | None
 ) -> None:
     scenario = make_scenario(target={"url": "http://user:pw@h:8000/gate/v1?key=x"})
-    asked = asked_of(scenario, ENGINES[engine])
-    assert [url for url, _ in asked.pages] == [f"http://h:8000/gate{path}" for path in paths]
+    page = asked(scenario, ENGINES[engine]).page
+    assert page == (None if path is None else (f"http://h:8000/gate{path}", "prometheus"))
 
 
-def test_an_engine_without_a_page_says_so_and_a_page_can_be_named() -> None:
-    assert asked_of(make_scenario(), OPENAI).no_server == "OpenAI has no metrics page"
-    named = make_scenario(telemetry={"server": "http://h:9/m"})
-    assert asked_of(named, OPENAI).pages == [("http://h:9/m", "prometheus")]
-    assert asked_of(make_scenario(telemetry="off"), VLLM).nothing
+def test_no_engine_is_asked_unnamed_for_a_page_that_its_reading_empties() -> None:
+    for engine in ENGINES.values():
+        assert not asked(make_scenario(), engine).drained
 
 
 @pytest.mark.parametrize(
-    ("url", "here"),
+    ("engine", "url", "kind"),
     [
-        ("http://127.0.0.1:1", True),
-        ("http://[::1]:1", True),
-        ("http://localhost", True),
-        ("http://10.0.0.7", False),
-        ("http://gpu-host", False),
+        (TRTLLM, "http://h:8000/metrics", "trtllm_json"),
+        (TRTLLM, "http://h:8000/gate/metrics", "trtllm_json"),
+        (TRTLLM, "http://h:8000/prometheus/metrics", "prometheus"),
+        (TRTLLM, "http://h:9/m", "prometheus"),
+        (VLLM, "http://h:8000/metrics", "prometheus"),
+        (OPENAI, "http://h:9/m", "prometheus"),
     ],
 )
-def test_gpus_of_this_machine_are_those_of_a_server_on_it(url: str, here: bool) -> None:
-    asked = asked_of(make_scenario(target={"url": url}), VLLM)
-    assert asked.gpu == ("nvml" if here else None)
-    assert (asked.no_gpu is None) == here
+def test_what_a_named_page_speaks_is_told_by_its_path(engine: Engine, url: str, kind: str) -> None:
+    assert asked(make_scenario(telemetry={"server": url}), engine).page == (url, kind)
+
+
+def test_an_engine_without_a_page_says_so_and_nothing_is_asked_where_all_is_off() -> None:
+    assert asked(make_scenario(), OPENAI).no_server == "OpenAI has no metrics page"
+    assert asked(make_scenario(telemetry="off"), VLLM).nothing
+
+
+@pytest.mark.parametrize(
+    ("url", "peers", "here"),
+    [
+        ("http://127.0.0.1:1", [], True),
+        ("http://[::1]:1", [], True),
+        ("http://localhost", [], True),
+        ("http://a.localhost", [], True),
+        ("http://10.0.0.7", [], False),
+        ("http://gpu-host", [], False),
+        ("http://gpu-host:1", ["127.0.1.1:1"], True),
+        ("http://gpu-host:1", ["192.0.2.7:1"], False),
+        ("http://localhost:1", ["192.0.2.7:1"], False),
+    ],
+)
+def test_gpus_of_this_machine_are_those_of_a_server_on_it(
+    url: str, peers: list[str], here: bool
+) -> None:
+    found = asked(make_scenario(target={"url": url}), VLLM, *peers)
+    assert found.gpu == ("nvml" if here else None)
+    assert (found.no_gpu is None) == here
+
+
+def test_a_server_under_this_machines_own_name_is_on_it() -> None:
+    name = socket.gethostname()
+    try:
+        (*_, address) = socket.getaddrinfo(name, 1, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        pytest.skip("this machine does not know its own name")
+    found = asked(make_scenario(target={"url": f"http://{name}:1"}), VLLM, f"{address[0]}:1")
+    assert found.gpu == "nvml"
+
+
+def test_a_simulated_server_uses_no_gpu_of_this_machine() -> None:
+    body = b'{"data": [{"id": "m", "simulated": true}]}'
+    simulated = Found(model="m", engine=VLLM, models_body=body)
+    assert asked_of(make_scenario(), simulated).gpu is None
+    assert asked_of(make_scenario(telemetry={"gpu": "nvml"}), simulated).gpu == "nvml"
 
 
 def test_a_key_goes_to_the_target_alone() -> None:
@@ -98,7 +146,7 @@ def test_a_key_goes_to_the_target_alone() -> None:
         credentials = credentials_of(scenario.target, {"LOADGEN_API_KEY": "sesame"})
         spec = spec_of(
             scenario,
-            asked_of(scenario, VLLM),
+            asked(scenario, VLLM),
             credentials=credentials,
             proxy_for=lambda url: None,
         )
@@ -126,6 +174,7 @@ def test_a_page_that_is_there_is_read_at_each_sweep() -> None:
         (LLAMACPP, 501, "llama-server was started without --metrics"),
         (LLAMACPP, 404, "llama-server was started without --metrics"),
         (VLLM, 404, "no such page (HTTP 404)"),
+        (TRTLLM, 404, TRTLLM.without_metrics),
         (VLLM, 401, "its page wants a key (HTTP 401)"),
     ],
 )
@@ -142,7 +191,10 @@ def test_a_page_that_is_refused_is_not_asked_again(
     [
         (FetchError("no answer within 2 s"), "no answer within 2 s"),
         (page(status=503), "HTTP 503"),
-        (page(b"<html>"), "the page has no metrics of vLLM"),
+        (
+            page(STRANGE),
+            "the page has no metrics of vLLM; was it started with --disable-log-stats?",
+        ),
     ],
 )
 def test_what_may_pass_is_a_failed_sweep(answer: Page | FetchError, reason: str) -> None:
@@ -152,6 +204,41 @@ def test_what_may_pass_is_a_failed_sweep(answer: Page | FetchError, reason: str)
     assert why(source) == reason
     assert [one.value for one in source.sweep()] == [3]
     assert why(source) is None
+
+
+@pytest.mark.parametrize("body", [STRANGE, b"<html>", b""], ids=["another's", "no page", "empty"])
+def test_a_page_without_a_metric_of_the_engines_is_left_alone_after_a_while(body: bytes) -> None:
+    source = server(VLLM, *[page(body)] * PATIENCE, page(RUNNING))
+    swept = [source.sweep() for _ in range(PATIENCE + 2)]
+    assert [len(samples) for samples in swept] == [1] * PATIENCE + [0, 0]
+    assert str(why(source)).endswith("no metrics of vLLM; was it started with --disable-log-stats?")
+
+
+def test_a_page_that_was_read_is_asked_again_whatever_comes_between() -> None:
+    source = server(VLLM, page(RUNNING), *[page(STRANGE)] * 2 * PATIENCE, page(RUNNING))
+    assert [source.sweep()[0].value for _ in range(2 * PATIENCE + 2)][-1] == 3
+
+
+SLOW = FetchTimeoutError("no answer within 5 s")
+
+
+def test_a_page_that_holds_the_server_up_is_asked_no_more_once_it_did_not_come() -> None:
+    source = server(TRTLLM, SLOW, page(ITERATION), kind="trtllm_json")
+    assert [len(source.sweep()) for _ in range(3)] == [1, 0, 0]
+    assert str(why(source)).startswith("no answer within 5 s; not asked again")
+    assert source.facts()["stopped"] is None
+
+
+def test_a_page_that_holds_the_server_up_says_that_its_figures_stop() -> None:
+    source = server(TRTLLM, page(ITERATION), SLOW, page(ITERATION), kind="trtllm_json")
+    assert [len(source.sweep()) for _ in range(4)] == [2, 1, 0, 0]
+    facts = source.facts()
+    assert (facts["why_not"], str(facts["stopped"])[:20]) == (None, "no answer within 5 s")
+
+
+def test_any_other_page_is_asked_again_after_a_wait_in_vain() -> None:
+    source = server(VLLM, FetchTimeoutError("no answer within 2 s"), page(RUNNING))
+    assert [source.sweep()[0].name for _ in range(2)] == [FAILED, "vllm:num_requests_running"]
 
 
 def test_a_page_that_goes_away_during_a_run_is_a_failed_sweep() -> None:
@@ -170,10 +257,8 @@ def test_an_unknown_engine_is_known_by_its_metrics() -> None:
 
 
 def test_counts_within_an_iteration_add_up_over_the_sweeps() -> None:
-    body = orjson.dumps([{"numCompletedRequests": 2, "numActiveRequests": 1}])
-    pages = [Candidate(url="p", kind="prometheus"), Candidate(url="m", kind="trtllm_json")]
-    gone = page(status=404)
-    source = served(pages, TRTLLM, [gone, page(body), page(b"[]"), page(body)])
+    told = (page(ITERATION), page(b"[]"), page(ITERATION))
+    source = server(TRTLLM, *told, kind="trtllm_json")
     swept = [{one.name: one.value for one in source.sweep()} for _ in range(3)]
     done = "trtllm:numCompletedRequests"
     assert [values.get(done) for values in swept] == [2, None, 4]
@@ -193,7 +278,6 @@ def test_sweeps_lie_on_a_grid_and_those_that_were_missed_are_left_out() -> None:
 
 
 def test_no_secret_stands_in_what_is_told(tmp_path: Path) -> None:
-    url = "http://user:sesame@h/metrics?key=sesame"
-    source = served([Candidate(url=url, kind="prometheus")], VLLM, [page(RUNNING)])
+    source = server(VLLM, page(RUNNING), url="http://user:sesame@h/metrics?key=sesame")
     source.sweep()
     assert "sesame" not in str(source.facts())

@@ -174,12 +174,15 @@ def test_a_page_of_something_else_tells_nothing(read: Callable[[bytes], dict], b
          {"model": "org/m", "dtype": "float32"}),
         ("unknown", "bash -c 'cd /srv && exec vllm serve m --dtype bfloat16'",
          {"model": "m", "dtype": "bfloat16"}),
+        ("trtllm", """sh -c 'exec "$0" "$@"' trtllm-serve org/m --max_seq_len 4096""",
+         {"model": "org/m", "max_model_len": 4096}),
         ("unknown", "./serve.sh --dtype float16", {}),
         ("vllm", "bash start.sh VENV MODEL 8000 --dtype bfloat16", {"dtype": "bfloat16"}),
         ("vllm", "vllm serve --dtype", {}),
     ],
     ids=["vllm", "the last word counts", "sglang", "llama.cpp", "keys apart from values", "trtllm",
-         "transformers", "in a shell", "unknown", "a script of ours", "cut off"],
+         "transformers", "in a shell", "given to a shell", "unknown", "a script of ours",
+         "cut off"],
 )  # fmt: skip
 def test_a_commands_words_tell_how_it_was_started(engine: str, command: str, told: dict) -> None:
     assert of_command(shlex.split(command), engine) == told

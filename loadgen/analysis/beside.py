@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen.analysis.gpus import Gpus, gpu_figures, gpus_of
+from loadgen.analysis.gpus import EXPORTER, Gpus, gpu_figures, gpus_of
 from loadgen.analysis.prompts import unasked_tokens
 from loadgen.analysis.rates import output_tokens
 from loadgen.analysis.reconcile import Sides, foreign, reconciled
@@ -19,10 +19,14 @@ from loadgen.units import NS_PER_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What was listened to in a run; None where nothing was heard."""
+    """What was listened to in a run; None where nothing was heard.
+
+    several: there is no server, as more than one has answered at its address.
+    """
 
     server: Server | None
     gpus: Gpus | None
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +45,19 @@ def heard(run: RunData) -> Beside:
     """Sort a run's readings, once for all levels."""
     target = run.manifest.get("target") or {}
     engine = target.get("engine")
+    server = server_of(run.samples, engine=engine if isinstance(engine, str) else None)
+    several = server is not None and server.several
     return Beside(
-        server=server_of(run.samples, engine=engine if isinstance(engine, str) else None),
-        gpus=gpus_of(run.samples),
+        server=None if several else server,
+        gpus=gpus_of(run.samples, cached=_gpu_by(run.manifest) == EXPORTER),
+        several=several,
     )
+
+
+def _gpu_by(manifest: Mapping[str, Any]) -> object:
+    told = manifest.get("telemetry")
+    gpu = told.get("gpu") if isinstance(told, dict) else None
+    return gpu.get("by") if isinstance(gpu, dict) else None
 
 
 def stretch_of(plan: LevelPlan, windows: Sequence[Window], manifest: Mapping[str, Any]) -> Stretch:
@@ -102,14 +115,21 @@ def with_server(
 
 
 def _limited(figures: ServerFigures, run: RunData) -> ServerFigures:
-    """Add the most sequences that the server runs at once: as it told, else as declared."""
-    scenario = run.manifest.get("scenario")
+    """Add the most sequences that all engines of the server run at once; each has its own limit."""
+    most = _condition(run.manifest, "max_sequences")
+    engines = _condition(run.manifest, "data_parallel") or 1.0
+    return figures if most is None else replace(figures, max_sequences=most * engines)
+
+
+def _condition(manifest: Mapping[str, Any], key: str) -> float | None:
+    """Return a number above 0: as the server told it, else as declared."""
+    scenario = manifest.get("scenario")
     declared = scenario.get("conditions") if isinstance(scenario, dict) else None
-    for told in (run.manifest.get("conditions"), declared):
-        most = told.get("max_sequences") if isinstance(told, dict) else None
-        if isinstance(most, int | float) and most > 0:
-            return replace(figures, max_sequences=float(most))
-    return figures
+    for told in (manifest.get("conditions"), declared):
+        value = told.get(key) if isinstance(told, dict) else None
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    return None
 
 
 def _connect_ms(level: LevelSummary, run: RunData) -> float | None:

@@ -40,7 +40,7 @@ def kv_full(server: ServerFigures) -> bool:
 
 def throttled(gpu: GpuFigures | None) -> str | None:
     """Name the reasons for which the GPU lowered its clock, with their shares of the time."""
-    if gpu is None:
+    if gpu is None or gpu.throttle is None:
         return None
     told = [
         f"{word} in {_percent(share)} of the readings"
@@ -52,6 +52,22 @@ def throttled(gpu: GpuFigures | None) -> str | None:
     lowest = gpu.sm_clock_min_hz
     down = f" (SM clock down to {lowest / 1e6:,.0f} MHz)" if lowest else ""
     return ", ".join(told) + down
+
+
+def out_of_date(gpu: GpuFigures | None) -> str | None:
+    """Say that figures of the GPU are left out since its exporter refreshes them too seldom."""
+    if gpu is None or gpu.refreshed_s is None:
+        return None
+    times = {0: "never", 1: "once"}.get(gpu.samples, f"{gpu.samples} times")
+    return (
+        f"its exporter refreshes them about each {gpu.refreshed_s:.0f} s, {times} in the window;"
+        " start it with -c 1000 (each second)"
+    )
+
+
+def idle(gpu: GpuFigures | None) -> bool:
+    """Say whether no GPU did anything at any reading."""
+    return gpu is not None and gpu.samples >= LEAST_READINGS and gpu.utilization_mean == 0
 
 
 def _waited(server: ServerFigures) -> float | None:
@@ -86,9 +102,11 @@ def _cause(server: ServerFigures) -> str:
 
 
 def _capped(server: ServerFigures) -> bool:
-    """Say whether it ran as many as it is known to take."""
+    """Say whether it ran as many as it is known to take; a limit that was passed is none of its."""
     mean, most = server.running_mean, server.max_sequences
-    return mean is not None and most is not None and mean >= AT_ITS_CAP * most
+    if mean is None or most is None or (server.running_max or 0.0) > most:
+        return False
+    return mean >= AT_ITS_CAP * most
 
 
 def _at_most(server: ServerFigures) -> bool:

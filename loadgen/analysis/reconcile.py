@@ -18,7 +18,7 @@ from loadgen.analysis.rates import tokens_per_chunk
 from loadgen.analysis.server_side import Foreign, Reconciled, ServerFigures, ServerTime
 from loadgen.analysis.table import RunData
 from loadgen.analysis.telemetry import Server
-from loadgen.analysis.tracks import Floats, Span, aligned
+from loadgen.analysis.tracks import Floats, Span, aligned, risen
 from loadgen.record import Outcome
 from loadgen.units import NS_PER_MS
 
@@ -130,7 +130,7 @@ def _why_counts_differ(gap: float, client: float, *, unit: str, sides: Sides) ->
     share = f" ({abs(gap) / client:.2%})" if client else ""
     side = "server" if gap < 0 else "client"
     said = f"{abs(gap):,.0f} more at the {side}{share}"
-    if foreign(sides) != Foreign():
+    if gap < 0 and foreign(sides) != Foreign():
         return f"{said}: it also served others"
     if cut and gap < 0:
         went_on = "and it went on" if unit == "tokens" else "and it may have finished them"
@@ -139,6 +139,8 @@ def _why_counts_differ(gap: float, client: float, *, unit: str, sides: Sides) ->
         return f"{said}: {_n(cut)} did not end ok; servers leave aborted ones out"
     if sides.figures.restarts:
         return f"{said}: the server restarted, and what it counted last is lost"
+    if gap > max(LEAST_FOREIGN, FOREIGN_SHARE * client):
+        return f"{said}: not all of them reached the server whose page was read"
     return said
 
 
@@ -203,7 +205,10 @@ def _larger_at_the_server(sides: Sides) -> str:
 
 
 def _itl(sides: Sides) -> Iterator[Reconciled]:
-    """The mean gap; of chunks that hold several tokens, per token."""
+    """The mean gap; of chunks that hold several tokens, per token.
+
+    A server that notes one gap for all tokens of a step has them undivided, as the client has.
+    """
     spans = aligned(sides.windows, sides.server.sweeps)
     told = _time(sides, "itl", spans)
     gaps = legal_gaps(sides.everything)
@@ -211,15 +216,23 @@ def _itl(sides: Sides) -> Iterator[Reconciled]:
     if told is None or mine.empty:
         return
     per_chunk = max(1.0, tokens_per_chunk(sides.requests) or 1.0)
-    client = float(mine.mean()) / NS_PER_MS / per_chunk
+    steps = "itl" in sides.server.per_step and _drafted(sides, spans)
+    client = float(mine.mean()) / NS_PER_MS / (1.0 if steps else per_chunk)
     gap = client - told.mean
     text = f"{_ms(gap)} between them"
-    if per_chunk > PER_CHUNK:
+    if steps:
+        text += f"; both are gaps between steps, of {per_chunk:.3g} tokens each (drafts taken)"
+    elif per_chunk > PER_CHUNK:
         text += f"; the client's are gaps between chunks / {per_chunk:.3g} tokens per chunk"
     yield Reconciled(
         what="ITL mean", client=client, server=told.mean, gap=gap, unit="ms", text=text,
         agrees=abs(gap) <= max(LEAST_MS, 2 * TIME_SHARE * told.mean),
     )  # fmt: skip
+
+
+def _drafted(sides: Sides, spans: Sequence[Span]) -> bool:
+    """Say whether the server decoded speculatively."""
+    return (risen(sides.server.counters.get("spec_drafted", ()), spans) or 0.0) > 0
 
 
 def _time(sides: Sides, key: str, spans: Sequence[Span]) -> ServerTime | None:

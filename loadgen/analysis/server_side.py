@@ -3,7 +3,7 @@
 Times are milliseconds; None means that it was not told. W is the level's window(s).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,11 @@ class GpuFigures:
     """The GPUs over W: memory, power and energy of all that were seen together.
 
     utilization is their mean, temperature and clock are those of the hottest and the slowest.
-    throttle: reason → share of the readings in which some GPU named it. energy_j: by the device's
-    counter where it has one, else power over time; None where W is not covered by readings.
+    throttle: reason → share of the readings in which some GPU named it; None where none told of
+    reasons at all. energy_j: by the device's counter where it has one, else power over time; None
+    where W is not covered by readings. refreshed_s: how often the source renews what it says, where
+    that is too seldom for W (``gpus.LEAST_REFRESHES``): all but gpus, samples and memory_total is
+    None. samples: readings in W, of such a source those that were new.
     """
 
     gpus: int = 0
@@ -75,9 +78,10 @@ class GpuFigures:
     temperature_max_c: float | None = None
     sm_clock_mean_hz: float | None = None
     sm_clock_min_hz: float | None = None
-    throttle: dict[str, float] = field(default_factory=dict)
+    throttle: dict[str, float] | None = None
     energy_j: float | None = None
     energy_per_token_j: float | None = None
+    refreshed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

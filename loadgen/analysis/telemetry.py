@@ -27,17 +27,23 @@ from loadgen.analysis.tracks import (
     risen,
     rising,
     sweeps_of,
+    take_turns,
     together,
     tracks_of,
 )
-from loadgen.engines import ENGINES, UNKNOWN, Signal
+from loadgen.engines import ENGINES, STARTED, UNKNOWN, Signal
 from loadgen.units import NS_PER_MS
 
-SHARES = frozenset({"kv_usage"})
+SHARES = frozenset({"kv_usage", "spec_rate"})
 """Gauges of which several series (engines) are averaged, not added up."""
 
 LEAST_READINGS = 3
 """Of the page in W: the mean of fewer is no mean, as a queue is now full, now empty."""
+
+SEVERAL = (
+    "several servers answer at its address in turn (their counters fall and rise again), of which"
+    " none tells of all; telemetry.server takes the page of one of them"
+)
 
 NOT_DONE = frozenset({"abort", "error"})
 """Values of the label ``finished_reason`` of requests that the server did not finish."""
@@ -47,7 +53,8 @@ NOT_DONE = frozenset({"abort", "error"})
 class Server:
     """The server's signals over the whole run: gauges as read, counters rising from 0.
 
-    raw: the counters as read, for their restarts.
+    raw: the counters as read, for their restarts. per_step: the histograms that were observed once
+    per step of the engine. several: more than one server has answered, so that no figure holds.
     """
 
     sweeps: Floats
@@ -55,6 +62,8 @@ class Server:
     counters: Mapping[str, Sequence[Track]]
     histograms: Mapping[str, Histogram]
     raw: Sequence[Track]
+    per_step: frozenset[str] = frozenset()
+    several: bool = False
 
 
 def server_of(samples: pd.DataFrame, *, engine: str | None) -> Server | None:
@@ -82,7 +91,15 @@ def server_of(samples: pd.DataFrame, *, engine: str | None) -> Server | None:
             counters[key] = _rising(_done(found) if key == "requests_done" else found, sweeps)
     if not (gauges or counters or histograms):
         return None
-    return Server(sweeps=sweeps, gauges=gauges, counters=counters, histograms=histograms, raw=raw)
+    return Server(
+        sweeps=sweeps,
+        gauges=gauges,
+        counters=counters,
+        histograms=histograms,
+        raw=raw,
+        per_step=frozenset(key for key in histograms if signals[key].per_step),
+        several=take_turns(raw) or _starts_earlier(tracks.get(STARTED, ())),
+    )
 
 
 def server_figures(
@@ -116,7 +133,9 @@ def server_figures(
         kv_usage_max=most.get("kv_usage"),
         preemptions=risen(server.counters.get("preemptions", ()), windows),
         prefix_hit_share=_share(server, "prefix_hits", "prefix_queries", windows),
-        spec_acceptance=_share(server, "spec_accepted", "spec_drafted", windows),
+        spec_acceptance=means.get("spec_rate")
+        if most.get("spec_length")
+        else _share(server, "spec_accepted", "spec_drafted", windows),
         ttft_ms=times.get("ttft"),
         itl_ms=times.get("itl"),
         tpot_ms=times.get("tpot"),
@@ -152,7 +171,9 @@ def marks(sweeps: Floats, whole: Sequence[Span], starts: Sequence[float]) -> lis
     return found
 
 
-def telemetry_of(manifest: Mapping[str, Any], samples: pd.DataFrame) -> Telemetry | None:
+def telemetry_of(
+    manifest: Mapping[str, Any], samples: pd.DataFrame, *, several: bool = False
+) -> Telemetry | None:
     """Say whether the server was listened to; None for a run that never tried."""
     told = manifest.get("telemetry")
     if not isinstance(told, Mapping):
@@ -161,7 +182,7 @@ def telemetry_of(manifest: Mapping[str, Any], samples: pd.DataFrame) -> Telemetr
     failed = int(((samples["source"] == SERVER) & (samples["name"] == FAILED)).sum())
     return Telemetry(
         kind=_text(server.get("kind")),
-        why_not=_text(server.get("why_not")),
+        why_not=SEVERAL if several else _text(server.get("why_not")),
         sweeps=len(sweeps_of(samples, SERVER)),
         failed=failed,
         gpu_by=_text(gpu.get("by")),
@@ -197,6 +218,11 @@ def _scaled(tracks: Sequence[Track], scale: float) -> list[Track]:
 
 def _done(tracks: Sequence[Track]) -> list[Track]:
     return [track for track in tracks if label_of(track.labels, "finished_reason") not in NOT_DONE]
+
+
+def _starts_earlier(started: Sequence[Track]) -> bool:
+    """Say whether a process was followed by one that had been started before it."""
+    return any(bool((np.diff(track.values) < -1).any()) for track in started)
 
 
 def _rising(tracks: Sequence[Track], sweeps: Floats) -> list[Track]:

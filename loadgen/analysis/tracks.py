@@ -16,6 +16,12 @@ from loadgen.analysis.readings import FAILED
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+GONE = 2.0
+"""Times the usual distance of two readings: a server that was restarted was gone for longer."""
+
+FASTER = 3.0
+"""Times its own fastest: what a counter cannot have risen by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -86,6 +92,36 @@ def restarts(tracks: Sequence[Track], span: Span) -> int:
     fell = [track.at_ns[1:][np.diff(track.values) < 0] for track in tracks]
     moments = np.unique(np.concatenate(fell)) if fell else np.zeros(0)
     return int(((moments > span.start_ns) & (moments <= span.end_ns)).sum())
+
+
+def take_turns(tracks: Sequence[Track]) -> bool:
+    """Say whether counters fall as no restart makes them: several servers answer at one address.
+
+    One that was restarted counts from zero, after it was gone for a while, and comes back to where
+    it was step by step. Where servers take turns a counter falls to what another one has counted,
+    and jumps back.
+    """
+    return any(_jumped_back(track) > 1 or _fell_short_of_zero(track) for track in tracks)
+
+
+def _jumped_back(track: Track) -> int:
+    """Count the falls between two readings in a row that one step made good, by half or more."""
+    steps, apart = np.diff(track.values), np.diff(track.at_ns)
+    if not (steps < 0).any():
+        return 0
+    falls = np.flatnonzero((steps < 0) & (apart <= GONE * np.median(apart)))
+    ends = [*falls[1:], len(steps)][: len(falls)]
+    highest = [steps[fall:end].max() for fall, end in zip(falls, ends, strict=True)]
+    return int((np.array(highest) >= -steps[falls] / 2).sum())
+
+
+def _fell_short_of_zero(track: Track) -> bool:
+    """Say whether it fell to more than it can have counted since the reading before."""
+    steps, apart = np.diff(track.values), np.diff(track.at_ns)
+    if not (steps < 0).any():
+        return False
+    possible = FASTER * (steps / apart).max() * apart
+    return bool(((steps < 0) & (track.values[1:] > possible)).any())
 
 
 def risen(tracks: Sequence[Track], spans: Sequence[Span]) -> float | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadgen.analysis.bottleneck import queue_bound, throttled
+from loadgen.analysis.bottleneck import out_of_date, queue_bound, throttled
 from loadgen.analysis.server_side import GpuFigures, Reconciled, ServerFigures, ServerTime
 from loadgen.analysis.summary import LevelSummary, Summary
 from loadgen.report.grid import Column, Table, load_cell, load_column
@@ -11,6 +11,10 @@ from loadgen.report.text import NONE, Cell, Fact, number, percent, plain
 _GIB = 2**30
 _MHZ = 1e6
 _TOO_FEW = "too few"
+_NO_REASONS = (
+    "what lowered the clock was not told; a DCGM exporter tells it with"
+    " DCGM_FI_DEV_CLOCKS_EVENT_REASONS among its counters"
+)
 _APART = (
     "A server may note queue and prefill when a request ends (vLLM does) and its TTFT at its first"
     " token: over one window these are not quite the same requests, and need not add up."
@@ -82,19 +86,17 @@ def gpu_table(levels: Sequence[LevelSummary]) -> Table:
         Column(label="energy", unit="J / output token", title="of W / tokens that arrived in it"),
         Column(label="clock lowered by", left=True, title="share of the readings, by reason"),
     )
-    known = [level for level in levels if level.gpu is not None]
-    rows = tuple(
-        (load_cell(level, load), *_gpu_cells(level.gpu)) for level in known if level.gpu is not None
-    )
-    several = max((level.gpu.gpus for level in known if level.gpu is not None), default=0)
-    note = f"of all {several} GPUs that were seen, together" if several > 1 else ""
-    return _without_empty(Table(title="GPU", columns=columns, rows=rows, note=note))
+    known = [(level, level.gpu) for level in levels if level.gpu and not out_of_date(level.gpu)]
+    rows = tuple((load_cell(level, load), *_gpu_cells(gpu)) for level, gpu in known)
+    several = max((gpu.gpus for _, gpu in known), default=0)
+    notes = [f"of all {several} GPUs that were seen, together"] if several > 1 else []
+    notes += [_NO_REASONS] if any(gpu.throttle is None for _, gpu in known) else []
+    return _without_empty(Table(title="GPU", columns=columns, rows=rows, note="; ".join(notes)))
 
 
 def _gpu_cells(gpu: GpuFigures) -> tuple[Cell, ...]:
     of = f" of {number(gpu.memory_total_bytes / _GIB)}" if gpu.memory_total_bytes else ""
     used = gpu.memory_used_max_bytes
-    reasons = ", ".join(f"{plain(word)} {percent(share)}" for word, share in gpu.throttle.items())
     return (
         Cell(percent(gpu.utilization_mean), _read(gpu.samples)),
         Cell(NONE if used is None else number(used / _GIB) + of),
@@ -102,8 +104,16 @@ def _gpu_cells(gpu: GpuFigures) -> tuple[Cell, ...]:
         Cell(number(gpu.temperature_max_c)),
         Cell(_clock(gpu)),
         Cell(number(gpu.energy_per_token_j), f"{number(gpu.energy_j)} J in the window"),
-        Cell(reasons or NONE, tone="warn" if throttled(gpu) else ""),
+        Cell(_reasons(gpu), tone="warn" if throttled(gpu) else ""),
     )
+
+
+def _reasons(gpu: GpuFigures) -> str:
+    """Tell a clock that nothing lowered from one of which nobody said anything."""
+    if gpu.throttle is None:
+        return "not told"
+    told = [f"{plain(word)} {percent(share)}" for word, share in gpu.throttle.items()]
+    return ", ".join(told) or "none"
 
 
 def _clock(gpu: GpuFigures) -> str:

@@ -1,16 +1,18 @@
 """What a run asks of its sampler, decided from the scenario and the engine that was found."""
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from loadgen.client.stock import Proxy
 from loadgen.engines import CLEARS_ON_READ, UNKNOWN, Endpoint, Engine
-from loadgen.run.conditions import visible_to_server
+from loadgen.run.conditions import is_here, visible_to_server
 from loadgen.run.headers import Credentials
+from loadgen.run.preflight import Found
 from loadgen.run.telemetry.fetch import Access
+from loadgen.run.told import SIMULATED, models_page
 from loadgen.scenario.model import Scenario, Target, Telemetry
 from loadgen.scenario.telemetry import AUTO, NVML, OFF
 from loadgen.scenario.url import join_url, port_of
@@ -18,18 +20,20 @@ from loadgen.scenario.url import join_url, port_of
 Page = tuple[str, str]
 """The address of a metrics page, and what it speaks: "prometheus", "trtllm_json"."""
 
+_USUAL = Endpoint(path="/metrics", kind="prometheus")
 _OFF = "switched off"
 _ELSEWHERE = "the server is not on this machine; telemetry.gpu takes the address of a DCGM exporter"
+_SIMULATED = "the server is simulated: it uses none"
 _ABOUT_A_BODY = frozenset({"content-type", "accept"})
 _ACCEPT = "text/plain, application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The server's pages, best first, and the GPUs ("nvml", or a URL); or why there are none."""
+    """The server's page, and the GPUs ("nvml", or a URL); or why there are none."""
 
     engine: Engine
-    pages: list[Page]
+    page: Page | None
     gpu: str | None
     no_server: str | None = None
     no_gpu: str | None = None
@@ -37,15 +41,23 @@ class Asked:
     @property
     def nothing(self) -> bool:
         """Say that there is nothing to sample."""
-        return not self.pages and self.gpu is None
+        return self.page is None and self.gpu is None
+
+    @property
+    def drained(self) -> bool:
+        """Say whether reading the page takes away what is read, and holds the server up."""
+        return self.page is not None and self.page[1] in CLEARS_ON_READ
 
 
-def asked_of(scenario: Scenario, engine: Engine) -> Asked:
+def asked_of(scenario: Scenario, found: Found) -> Asked:
     """Decide what to sample: what the scenario names, or what the engine is known to have."""
     told, target = scenario.telemetry, scenario.target
-    pages, no_server = _pages(told, target, engine)
-    gpu, no_gpu = _gpu(told, target)
-    return Asked(engine=engine, pages=pages, gpu=gpu, no_server=no_server, no_gpu=no_gpu)
+    page, no_server = _page(told, target, found.engine)
+    here = is_here(found, urlsplit(target.base_url).hostname or "")
+    gpu, no_gpu = _gpu(told, here=here)
+    if told.gpu == AUTO and _simulated(found):
+        gpu, no_gpu = None, _SIMULATED
+    return Asked(engine=found.engine, page=page, gpu=gpu, no_server=no_server, no_gpu=no_gpu)
 
 
 def spec_of(
@@ -53,14 +65,14 @@ def spec_of(
     asked: Asked,
     *,
     credentials: Credentials,
-    proxy_for: Callable[[str], str | None],
+    proxy_for: Callable[[str], Proxy | None],
 ) -> dict[str, Any]:
     """Return the sampler's first message but for where to write; it may carry a key."""
     return {
         "every_s": scenario.telemetry.every_s,
         "engine": asked.engine.name,
-        "pages": asked.pages,
-        "access": asdict(_access(scenario.target, asked.pages, credentials, proxy_for)),
+        "page": asked.page,
+        "access": asdict(_access(scenario.target, asked.page, credentials, proxy_for)),
         "gpu": asked.gpu,
         "visible": visible_to_server(scenario),
     }
@@ -71,57 +83,59 @@ def samples_path(directory: Path) -> Path:
     return directory / "samples.jsonl"
 
 
-def _pages(told: Telemetry, target: Target, engine: Engine) -> tuple[list[Page], str | None]:
+def _page(told: Telemetry, target: Target, engine: Engine) -> tuple[Page | None, str | None]:
     if told.server == OFF:
-        return [], _OFF
+        return None, _OFF
     if told.server != AUTO:
-        own = engine.metrics is not None and engine.metrics.kind in CLEARS_ON_READ
-        path = urlsplit(told.server).path
-        drained = own and engine.metrics is not None and path == engine.metrics.path
-        return [(told.server, "trtllm_json" if drained else "prometheus")], None
-    if engine is UNKNOWN:
-        known: tuple[Endpoint, ...] = (Endpoint(path="/metrics", kind="prometheus"),)
-    else:
-        known = (*engine.metrics_first, *((engine.metrics,) if engine.metrics else ()))
-    if not known:
-        return [], f"{engine.label} has no metrics page"
-    return [(join_url(target.root_url, page.path), page.kind) for page in known], None
+        return (told.server, _kind_of(told.server, engine)), None
+    known = _USUAL if engine is UNKNOWN else engine.metrics
+    if known is None:
+        return None, f"{engine.label} has no metrics page"
+    return (join_url(target.root_url, known.path), known.kind), None
 
 
-def _gpu(told: Telemetry, target: Target) -> tuple[str | None, str | None]:
+def _kind_of(url: str, engine: Engine) -> str:
+    """Return what a page speaks that the user names: by how the engine's own are called."""
+    path = urlsplit(url).path
+    own = [page for page in (engine.metrics, engine.drained) if page and path.endswith(page.path)]
+    # of /prometheus/metrics and /metrics both fit the first: the longer one is meant
+    return max(own, key=lambda page: len(page.path), default=_USUAL).kind
+
+
+def _gpu(told: Telemetry, *, here: bool) -> tuple[str | None, str | None]:
     if told.gpu == OFF:
         return None, _OFF
     if told.gpu != AUTO:
         return told.gpu, None
-    return (NVML, None) if _is_here(target.root_url) else (None, _ELSEWHERE)
+    return (NVML, None) if here else (None, _ELSEWHERE)
+
+
+def _simulated(found: Found) -> bool:
+    body = found.models_body
+    return body is not None and models_page(body, found.model).get("hardware") == SIMULATED
 
 
 def _access(
     target: Target,
-    pages: list[Page],
+    page: Page | None,
     credentials: Credentials,
-    proxy_for: Callable[[str], str | None],
+    proxy_for: Callable[[str], Proxy | None],
 ) -> Access:
     """Send the target's headers to the target alone: another host gets no key."""
-    url = pages[0][0] if pages else target.root_url
+    url = page[0] if page else target.root_url
     headers = {"accept": _ACCEPT, "user-agent": "loadgen"}
     if _origin(url) == _origin(target.base_url):
         kept = {k: v for k, v in credentials.headers.items() if k.lower() not in _ABOUT_A_BODY}
         headers = {**kept, "accept": _ACCEPT}
+    proxy = proxy_for(url)
     return Access(
-        headers=headers, ca_file=target.ca_file, insecure=target.insecure, proxy=proxy_for(url)
+        headers=headers,
+        ca_file=target.ca_file,
+        insecure=target.insecure,
+        proxy=proxy.url if proxy else None,
     )
 
 
 def _origin(url: str) -> tuple[str, str | None, int]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, port_of(url)
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified

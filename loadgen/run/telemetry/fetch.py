@@ -22,6 +22,10 @@ class FetchError(OSError):
     """There is no page; the text is one short clause."""
 
 
+class FetchTimeoutError(FetchError):
+    """There was no page in time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How a server is reached; ``headers`` may carry a key, ``proxy`` a password."""
@@ -66,11 +70,11 @@ def fetch(url: str, access: Access, *, within_s: float = SWEEP_TIMEOUT_S) -> Pag
                 if len(body) > LARGEST_PAGE_BYTES:
                     raise FetchError(f"is larger than {LARGEST_PAGE_BYTES >> 20} MiB")
                 if time.monotonic_ns() > end_ns:
-                    raise FetchError(f"took longer than {within_s:g} s")
+                    raise FetchTimeoutError(f"took longer than {within_s:g} s")
             at_ns = (began_ns + time.monotonic_ns()) // 2
             return Page(status=response.status_code, body=bytes(body), at_ns=at_ns)
     except httpx.TimeoutException as error:
-        raise FetchError(f"no answer within {within_s:g} s") from error
+        raise FetchTimeoutError(f"no answer within {within_s:g} s") from error
     except httpx.HTTPError as error:
         raise FetchError(f"no connection ({_brief(error)})") from error
     except (ssl.SSLError, httpx.InvalidURL, ValueError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.engines import Engine
+from loadgen.engines import STARTED, Engine
 from loadgen.run.telemetry.source import Sample
 
 PARTS = ("_bucket", "_sum", "_count")
@@ -37,8 +37,14 @@ class PageError(ValueError):
     """A page that is not what it should be; the text is one short clause."""
 
 
+class NoneOfItsOwnError(PageError):
+    """A page without a metric of the engine's own."""
+
+
 def prometheus_samples(body: bytes, engine: Engine, *, info: bool = False) -> list[Sample]:
     """Return what the engine's signals name on a Prometheus page; PageError where nothing is.
+
+    Beside that its ``STARTED``, where it has one.
 
     info: also keep the engine's own ``…_info`` gauges, whose labels say how it is configured.
     """
@@ -54,8 +60,9 @@ def prometheus_samples(body: bytes, engine: Engine, *, info: bool = False) -> li
         for one in read
         if math.isfinite(one.value)
     ]
-    if not kept:
-        raise PageError(f"has no metrics of {engine.label}")
+    if all(one.name == STARTED for one in kept):
+        advice = f"; {engine.without_figures}" if engine.without_figures else ""
+        raise NoneOfItsOwnError(f"has no metrics of {engine.label}{advice}")
     return _without_shared_labels(kept)
 
 
@@ -99,7 +106,7 @@ def _names_of(engine: Engine) -> frozenset[str]:
 
 
 def _chosen(lines: Iterable[str], engine: Engine, *, info: bool) -> Iterator[str]:
-    names, own = _names_of(engine), engine.signs.metrics
+    names, own = _names_of(engine) | {STARTED}, engine.signs.metrics
     for line in lines:
         found = _NAME.match(line)
         if found is None:

@@ -28,8 +28,8 @@ _READ_BYTES = 1 << 16
 class Spec:
     """What to sample; sent as JSON over stdin, since ``access`` may carry a key.
 
-    pages: (url, kind) of the server's metrics pages, best first; none: the server is not asked.
-    first: what some of them said before the load: url, status, body, at_ns.
+    page: (url, kind) of the server's metrics page; None: the server is not asked.
+    first: what it said before the load: status, body, at_ns.
     gpu: "nvml" or a DCGM exporter's URL; None: GPUs are not asked.
     """
 
@@ -37,8 +37,8 @@ class Spec:
     epoch_ns: int
     every_s: float
     engine: str
-    pages: list[tuple[str, str]]
-    first: list[dict[str, Any]]
+    page: tuple[str, str] | None
+    first: dict[str, Any] | None
     access: dict[str, Any]
     gpu: str | None
     visible: str | None
@@ -75,14 +75,12 @@ class Sampler:
         self._spec = spec
         self._file = os.open(spec.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._access = Access(**spec.access)
-        self._first = {
-            page.pop("url"): Page(**{**page, "body": page["body"].encode()}) for page in spec.first
-        }
-        self._server = ServerSource(
-            [Candidate(url=url, kind=kind) for url, kind in spec.pages],
-            engine=ENGINES[spec.engine],
-            fetch=self._page,
-        )
+        first = spec.first
+        self._first = Page(**{**first, "body": first["body"].encode()}) if first else None
+        self._server: ServerSource | None = None
+        if spec.page is not None:
+            page = Candidate(url=spec.page[0], kind=spec.page[1])
+            self._server = ServerSource(page, engine=ENGINES[spec.engine], fetch=self._page)
         self._gpu: Source | None = None
         self._gpu_facts: dict[str, Any] = {}
         self._gpu_asked = spec.gpu is None
@@ -92,6 +90,8 @@ class Sampler:
     def sweep_server(self) -> None:
         """Ask the server, whose counts have to stand beside the client's; this goes first."""
         self.sweeps += 1
+        if self._server is None:
+            return
         began_ns = time.monotonic_ns()
         samples = self._server.sweep()
         self._write(self._server.name, samples, self._server.at_ns or _midway_ns(began_ns))
@@ -109,7 +109,7 @@ class Sampler:
     def facts(self) -> dict[str, Any]:
         """Return what is known so far: server, gpu, sweeps, failed."""
         return {
-            "server": self._server.facts() if self._spec.pages else None,
+            "server": self._server.facts() if self._server is not None else None,
             "gpu": self._gpu_facts or None,
             "sweeps": self.sweeps,
             "failed": self.failed,
@@ -117,14 +117,15 @@ class Sampler:
 
     def close(self) -> None:
         """Let go of everything."""
-        self._server.close()
-        if self._gpu is not None:
-            self._gpu.close()
+        for source in (self._server, self._gpu):
+            if source is not None:
+                source.close()
         os.close(self._file)
 
-    def _page(self, url: str) -> Page:
+    def _page(self, url: str, within_s: float) -> Page:
         """Return a page: what the run had before the load, once; then what the server says now."""
-        return self._first.pop(url, None) or fetch(url, self._access)
+        first, self._first = self._first, None
+        return first or fetch(url, self._access, within_s=within_s)
 
     def _open_gpu(self) -> None:
         from loadgen.run.telemetry.gpu import open_gpu

@@ -1,10 +1,11 @@
 """The run's side of the sampler: started early, told what to sample, marked, ended.
 
 The sampler is a process of its own, so that reading a page never delays the client's loop. It is
-never worth a run: one that dies is one warning, and no wait for it is longer than ``MARK_S``.
-Before the load nothing waits for it at all: what the server had counted so far is fetched here,
-unread, and read by the sampler when it has loaded; a source that the user named is tried here, so
-that one which is down is said while there is time to mend it.
+never worth a run: one that dies is one warning, and no wait for it is longer than ``MARK_S``, but
+for a page that takes seconds by itself, which is read only where the user names it.
+Before the load nothing else waits for it at all: what the server had counted so far is fetched
+here, unread, and read by the sampler when it has loaded; a source that the user named is tried
+here, so that one which is down is said while there is time to mend it.
 """
 
 import asyncio
@@ -19,13 +20,14 @@ import orjson
 
 from loadgen.client.clock import now_ns
 from loadgen.client.stock import proxy_for
-from loadgen.engines import Engine
 from loadgen.run.events import Event, Notice
 from loadgen.run.headers import Credentials
+from loadgen.run.preflight import Found
 from loadgen.run.telemetry.asked import Asked, asked_of, samples_path, spec_of
+from loadgen.run.telemetry.source import DRAINED_TIMEOUT_S
 from loadgen.run.telemetry.tried import gpu_problem, page_problem
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.telemetry import AUTO
+from loadgen.scenario.telemetry import AUTO, OFF
 
 NO_SERVER, NO_GPU = "no metrics of the server", "no figures of a GPU"
 MARK_S = 2.0
@@ -38,6 +40,8 @@ class Sampling:
     """One run's sampler process."""
 
     def __init__(self, scenario: Scenario, *, on_event: Callable[[Event], None]) -> None:
+        if scenario.telemetry.server not in (AUTO, OFF):
+            proxy_for(scenario.telemetry.server)  # one that will not do is refused before any load
         self._scenario = scenario
         self._on_event = on_event
         self._process: asyncio.subprocess.Process | None = None
@@ -67,42 +71,47 @@ class Sampling:
 
     async def begin(
         self,
-        engine: Engine,
+        found: Found,
         *,
         credentials: Credentials,
         transport: httpx.AsyncBaseTransport,
         directory: Path,
         epoch_ns: int,
     ) -> None:
-        """Say what to sample, now that the engine is known; nothing at all ends the process."""
+        """Say what to sample, now that the server is known; nothing at all ends the process."""
         if self._process is None:
             return
-        asked = self._asked = asked_of(self._scenario, engine)
+        asked = self._asked = asked_of(self._scenario, found)
         if asked.nothing:
             await self._kill()
             return
         spec = spec_of(self._scenario, asked, credentials=credentials, proxy_for=proxy_for)
-        first = await _first_pages(asked, transport, spec["access"]["headers"])
+        first = await _first_page(asked, transport, spec["access"]["headers"])
         path = str(samples_path(directory))
         self._tell({**spec, "first": first, "path": path, "epoch_ns": epoch_ns})
-        await self._try_what_was_named(spec, there=any(page["status"] == 200 for page in first))
+        if asked.drained:
+            await self.mark()  # the sampler's own reading tries the page, which is read but once
+        there = asked.drained or (first is not None and first["status"] == 200)
+        await self._try_what_was_named(spec, there=there)
 
     async def _try_what_was_named(self, spec: dict[str, Any], *, there: bool) -> None:
-        """Say which source named by the user gives nothing; there: the server's page came."""
+        """Say which source named by the user gives nothing; there: the server's page was tried."""
         told = self._scenario.telemetry
         tries = {}
-        if told.server != AUTO and spec["pages"] and not there:
-            tries[NO_SERVER] = page_problem(spec["pages"][0][0], spec["access"])
+        if told.server != AUTO and spec["page"] and not there:
+            tries[NO_SERVER] = page_problem(spec["page"][0], spec["access"])
         if told.gpu != AUTO and spec["gpu"]:
             tries[NO_GPU] = gpu_problem(spec["gpu"], visible=spec["visible"])
         for what, why in zip(tries, await asyncio.gather(*tries.values()), strict=True):
             if why is not None:
                 self._say(what, f"{what} so far: {why}")
 
-    async def mark(self, *, within_s: float = MARK_S) -> None:
-        """Have the server sampled now; waits for it at most so long."""
+    async def mark(self) -> None:
+        """Have the server sampled now; waits for it ``MARK_S``, longer for a page that is slow."""
         if self._process is None:
             return
+        drained = self._asked is not None and self._asked.drained
+        within_s = MARK_S + (DRAINED_TIMEOUT_S if drained else 0.0)
         self._marks += 1
         self._tell({"mark": self._marks})
         try:
@@ -136,6 +145,7 @@ class Sampling:
             "kind": None,
             "clears_on_read": False,
             "why_not": (asked.no_server if asked else None) or nobody,
+            "stopped": None,
             **(heard.get("server") or {}),
         }
         gpu = {
@@ -177,9 +187,7 @@ class Sampling:
         await self._lost("it ended by itself")
 
     async def _lost(self, why: str) -> None:
-        text = f"the server's own view stops here: the sampler failed ({why})"
-        self.warnings.append(text)
-        self._on_event(Notice(text=text))
+        self._warn(f"the server's own view stops here: the sampler failed ({why})")
         await self._kill()
 
     def _learn(self, facts: dict[str, Any]) -> None:
@@ -194,9 +202,17 @@ class Sampling:
             )
         if server.get("why_not"):
             self._say(NO_SERVER, f"{NO_SERVER}: {server['why_not']}")
+        if server.get("stopped"):
+            self._warn(f"the server's own view stops here: {server['stopped']}")
         gpu = facts.get("gpu") or {}
         if gpu.get("why_not") and self._scenario.telemetry.gpu != AUTO:
             self._say(NO_GPU, f"{NO_GPU}: {gpu['why_not']}")
+
+    def _warn(self, text: str) -> None:
+        """Tell the user what the report has to say, too; once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self._on_event(Notice(text=text))
 
     def _say(self, what: str, text: str) -> None:
         """Tell the user, of each matter once."""
@@ -214,20 +230,17 @@ class Sampling:
         await process.wait()
 
 
-async def _first_pages(
+async def _first_page(
     asked: Asked, transport: httpx.AsyncBaseTransport, headers: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Fetch the pages up to the first that is there; none where nothing comes at once."""
-    pages: list[dict[str, Any]] = []
+) -> dict[str, Any] | None:
+    """Fetch the page; None where nothing comes at once, and of one that takes its time."""
+    if asked.page is None or asked.drained:
+        return None
     try:
         async with asyncio.timeout(_FIRST_PAGE_S):
-            for url, _ in asked.pages:
-                pages.append(await _fetched(url, transport, headers))
-                if pages[-1]["status"] == 200:
-                    break
+            return await _fetched(asked.page[0], transport, headers)
     except (httpx.HTTPError, OSError):  # TimeoutError is one, too
-        pass
-    return pages
+        return None
 
 
 async def _fetched(
@@ -239,4 +252,4 @@ async def _fetched(
     response = await transport.handle_async_request(request)
     body = (await response.aread()).decode("utf-8", "replace")
     at_ns = (began_ns + now_ns()) // 2
-    return {"url": url, "status": response.status_code, "body": body, "at_ns": at_ns}
+    return {"status": response.status_code, "body": body, "at_ns": at_ns}

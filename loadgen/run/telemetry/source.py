@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 FAILED = "failed"
 SWEEP_TIMEOUT_S = 2.0
+DRAINED_TIMEOUT_S = 5.0
+"""For a page that waits 2 s for more before it answers (TensorRT-LLM's JSON)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,9 @@ class Source(Protocol):
         """Return the value of ``source`` in samples.jsonl: "server" or "gpu"."""
 
     def sweep(self) -> list[Sample]:
-        """Ask once, in at most some ``SWEEP_TIMEOUT_S``; one ``failed`` sample where it failed."""
+        """Ask once, in at most some ``SWEEP_TIMEOUT_S`` (a drained page longer); one ``failed``
+        sample where it failed.
+        """
 
     def facts(self) -> dict[str, Any]:
         """Return what does not change during a run (plain JSON), for the manifest."""
