@@ -15,6 +15,8 @@ from sites import sites
 from loadgen.analysis.answers import defects, judge, schema_problem
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.summary import LevelSummary
+from loadgen.client.requests import RequestOptions, fields
+from loadgen.engines import by_name
 from loadgen.errors import UsageError
 from loadgen.report.quality import quality_table
 from loadgen.report.view import build_view
@@ -178,6 +180,21 @@ def test_every_problem_of_a_golden_set_is_told_with_its_line(tmp_path: Path) -> 
     assert "the id 'n' is given twice" in said
 
 
+def test_a_question_ends_by_itself_whatever_the_loads_answers_are_made_to_do(
+    tmp_path: Path,
+) -> None:
+    line = {"id": "a", "prompt": "x", "expect": {"exact": "a"}, "max_tokens": 99}
+    path = golden(tmp_path, line, {**line, "id": "b", "request": {"min_tokens": 2}})
+    forced = RequestOptions(fixed_output=True, extra={"ignore_eos": True, "min_tokens": 50})
+    sent = [
+        fields(question.prompt(), model="m", engine=by_name("vllm"), options=forced)
+        for question in map(GoldenSet(path, endpoint="chat").question, range(2))
+    ]
+    assert [body["max_tokens"] for body in sent] == [99, 99]
+    assert all("ignore_eos" not in body for body in sent)
+    assert [body.get("min_tokens") for body in sent] == [None, 2]
+
+
 def test_messages_need_the_chat_endpoint(tmp_path: Path) -> None:
     line = {"messages": [{"role": "user", "content": "x"}], "expect": {"exact": "a"}}
     path = golden(tmp_path, line)
@@ -188,8 +205,11 @@ def test_messages_need_the_chat_endpoint(tmp_path: Path) -> None:
 
 def test_the_shipped_set_has_each_kind_of_expectation() -> None:
     path = Path(__file__).parents[1] / "scenarios" / "golden-example.jsonl"
-    kinds = GoldenSet(path, endpoint="chat").facts()["kinds"]
+    shipped = GoldenSet(path, endpoint="chat")
+    kinds = shipped.facts()["kinds"]
     assert set(kinds) == {"exact", "contains", "regex", "choice", "number", "json_schema"}
+    questions = map(shipped.question, range(len(shipped)))
+    assert {question.max_tokens for question in questions} == {1024}, "room to think first"
 
 
 def asking(directory: Path, **parts: Any) -> Scenario:
@@ -226,8 +246,8 @@ def test_a_plan_shows_and_hashes_the_questions(tmp_path: Path) -> None:
     assert sum("of the golden set" in text for text in told) == 1
 
 
-def judged(number: int, passed: bool | None, **facts: object) -> Any:
-    told = {"id": f"q{number % 3}"} | ({} if passed is None else {"passed": passed})
+def judged(number: int, passed: bool | None, *, of: int = 3, **facts: object) -> Any:
+    told = {"id": f"q{number % of}"} | ({} if passed is None else {"passed": passed})
     return record(number, sent=100.0 * number, canary=told, **facts)
 
 
@@ -253,12 +273,54 @@ def test_canaries_count_in_the_load_and_not_in_its_times() -> None:
 
 
 def test_accuracy_has_wilsons_interval_and_names_what_failed() -> None:
-    asked = [judged(n, n >= 2, at=[50]) for n in range(10)]
-    unanswered = [judged(10, None, outcome="broken", error_class="connection_reset")]
+    asked = [judged(n, n >= 2, of=10, at=[50]) for n in range(10)]
+    unanswered = [judged(10, None, of=11, outcome="broken", error_class="connection_reset")]
     found = only([*asked, *unanswered]).quality
     assert (found.questions, found.answered, found.passed, found.accuracy) == (11, 10, 8, 0.8)
     assert (found.low, found.high) == (pytest.approx(0.490, abs=1e-3), pytest.approx(0.943, 1e-3))
     assert found.failing == {"q0": 1, "q1": 1}
+    assert found.by_question == {f"q{n}": (int(n >= 2), 1) for n in range(10)}
+
+
+def test_a_question_that_is_asked_again_makes_an_accuracy_no_surer() -> None:
+    once = only([judged(n, n >= 2, of=10, at=[50]) for n in range(10)]).quality
+    often = only([judged(n, n % 10 >= 2, of=10, at=[50]) for n in range(300)]).quality
+    assert (often.accuracy, often.low, often.high) == (once.accuracy, once.low, once.high)
+    assert (often.answered, often.by_question["q0"]) == (300, (0, 30))
+
+
+def unheard(number: int, *, passed: bool = False, **facts: object) -> Any:
+    """A question whose answer was reasoning alone, until it was cut."""
+    told = {"at": [50], "first_output_ns": None, "finish_reasons": ["length"], **facts}
+    return judged(number, passed, of=40, **told)
+
+
+def test_questions_that_failed_for_want_of_room_are_counted_and_warned_of() -> None:
+    thinking = [unheard(n) for n in range(5)]
+    rambling = [unheard(n, first_output_ms=50) for n in range(5, 12)]
+    known = [unheard(n, passed=True, first_output_ms=50) for n in range(12, 20)]
+    wrong = [judged(n, False, of=40, at=[50]) for n in range(20, 23)]
+    broken = [unheard(n, first_output_ms=50, flags=["looping"]) for n in range(23, 25)]
+    right = [judged(n, True, of=40, at=[50]) for n in range(25, 40)]
+    load = [record(n, sent=100.0 * n, at=[50], finish_reasons=["length"]) for n in range(40, 60)]
+    found = only([*thinking, *rambling, *known, *wrong, *broken, *right, *load])
+    assert (found.quality.unseen, found.quality.cut) == (5, 12)
+    (check,) = [one for one in found.checks if one.name.startswith("questions failed")]
+    assert (check.verdict, check.value) == ("warn", 12 / 40)
+    assert "max_tokens" in check.text
+    assert "enable_thinking" in check.text
+    labels = [column.label for column in quality_table([found]).columns]
+    assert {"unseen", "cut"} <= set(labels)
+    assert quality_table([found]).rows[0][labels.index("cut")].text == "12"
+
+
+def test_without_questions_or_want_of_room_nothing_is_said_of_it() -> None:
+    plain = only([record(n, sent=100.0 * n, at=[50]) for n in range(20)])
+    fine = only([judged(n, n > 0, at=[50]) for n in range(20)])
+    verdicts = [{one.name: one.verdict for one in found.checks} for found in (plain, fine)]
+    assert "questions failed unseen or cut" not in verdicts[0]
+    assert verdicts[1]["questions failed unseen or cut"] == "pass"
+    assert "unseen" not in [column.label for column in quality_table([fine]).columns]
 
 
 def test_broken_outputs_are_counted_on_all_requests_each_once() -> None:
@@ -274,7 +336,9 @@ def test_a_level_without_questions_or_broken_answers_has_no_table() -> None:
     whole = only([record(0, at=[50])])
     assert quality_table([whole]).rows == ()
     broken = only([record(0, at=[50], flags=["garbled"])])
-    assert quality_table([whole, broken]).rows[1][5].text == "100 % (1)"
+    table = quality_table([whole, broken])
+    place = [column.label for column in table.columns].index("broken")
+    assert table.rows[1][place].text == "100 % (1)"
     assert view().quality.rows == ()
 
 

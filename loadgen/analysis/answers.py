@@ -200,7 +200,13 @@ def _is_type(value: object, wanted: Any) -> bool:  # noqa: ANN401 - a name or a 
 
 
 def _equal(value: object, other: object) -> bool:
-    """Compare as JSON does: true is not 1."""
+    """Compare as JSON does: true is not 1, nor is it inside of lists and objects."""
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_equal, value, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(
+            _equal(one, other[key]) for key, one in value.items()
+        )
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 

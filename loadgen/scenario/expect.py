@@ -11,9 +11,11 @@ A golden file writes it as a mapping with one of the kinds as its key:
 """
 
 import re
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 KINDS = ("exact", "contains", "regex", "choice", "number", "json_schema")
 _BESIDE = {"choice": ("of",), "number": ("tolerance",)}
@@ -29,6 +31,9 @@ SCHEMA_KEYS = frozenset(
 """The keywords of JSON Schema that are tested; any other is refused, never passed over."""
 
 _NOTES = frozenset({"$schema", "$id", "title", "description", "default", "examples"})
+
+DEEPEST = 64
+"""Levels of lists and mappings in one another: no schema of use needs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,33 +79,94 @@ def parse_expectation(raw: object) -> Expectation:
 
 def check_schema(schema: object, path: str = "json_schema") -> None:
     """Raise ValueError for what is no schema, or says more than is tested here."""
+    if _nests_deeper(schema, DEEPEST):
+        raise ValueError(f"expect.{path}: nests deeper than {DEEPEST} levels; make it flatter")
+    _check_part(schema, path)
+
+
+def _check_part(schema: object, path: str) -> None:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, Mapping):
-        raise ValueError(f"expect.{path}: must be a mapping, like {{'type': 'object'}}")
-    for key in schema:
-        if key not in SCHEMA_KEYS | _NOTES:
+        raise ValueError(f"expect.{path}: must be a schema, like {{'type': 'object'}}")
+    for key, wanted in schema.items():
+        if key in _NOTES:
+            continue
+        if key not in SCHEMA_KEYS:
             known = ", ".join(sorted(SCHEMA_KEYS))
             raise ValueError(f"expect.{path}.{key}: is not tested here; known are {known}")
-    types = schema.get("type", ())
-    for name in [types] if isinstance(types, str) else types:
-        if name not in SCHEMA_TYPES:
-            raise ValueError(f"expect.{path}.type: must be one of {', '.join(SCHEMA_TYPES)}")
-    if "pattern" in schema:
-        _check_pattern(schema["pattern"], f"{path}.pattern")
-    for inner, where in _inner_schemas(schema):
-        check_schema(inner, f"{path}.{where}")
+        fits, expected = _WANTED.get(key, _ANYTHING)
+        if not fits(wanted):
+            raise ValueError(f"expect.{path}.{key}: must be {expected}")
+        if key == "pattern":
+            _check_pattern(wanted, f"{path}.pattern")
+        for inner, where in _inner_schemas(key, wanted):
+            _check_part(inner, f"{path}.{where}")
 
 
-def _inner_schemas(schema: Mapping[str, Any]) -> list[tuple[object, str]]:
-    found = [(schema[key], key) for key in ("additionalProperties", "items", "not")
-             if key in schema]  # fmt: skip
-    for key in ("anyOf", "allOf", "oneOf"):
-        found += [(one, f"{key}[{i}]") for i, one in enumerate(schema.get(key, ()))]
-    properties = schema.get("properties", {})
-    if not isinstance(properties, Mapping):
-        raise ValueError("expect.json_schema: properties must be a mapping of schemas")
-    return found + [(one, f"properties.{key}") for key, one in properties.items()]
+def _inner_schemas(key: str, wanted: Any) -> Iterator[tuple[object, str]]:  # noqa: ANN401
+    """Yield the schemas that a keyword holds, each with where it stands."""
+    if key in ("additionalProperties", "items", "not"):
+        yield wanted, key
+    elif key in ("anyOf", "allOf", "oneOf"):
+        yield from ((one, f"{key}[{i}]") for i, one in enumerate(wanted))
+    elif key == "properties":
+        yield from ((one, f"properties.{name}") for name, one in wanted.items())
+
+
+def _nests_deeper(value: object, levels: int) -> bool:
+    """Say whether lists and mappings stand in one another deeper than so many levels.
+
+    Judging goes as deep as the schema does, whatever an answer looks like.
+    """
+    layer = [value]
+    for _ in range(levels):
+        inner = [one.values() if isinstance(one, Mapping) else one for one in layer
+                 if isinstance(one, Mapping | list)]  # fmt: skip
+        layer = [part for one in inner for part in one]
+    return any(isinstance(one, Mapping | list) for one in layer)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Say whether a value is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value) and value >= 0 and value % 1 == 0
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _are_types(value: object) -> bool:
+    names = value if isinstance(value, list) and value else [value]
+    return all(name in SCHEMA_TYPES for name in names)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+Wanted = tuple[Callable[[object], bool], str]
+_ANYTHING: Wanted = (lambda _: True, "")
+_COUNT: Wanted = (_is_count, "a whole number of 0 or more")
+_NUMBER: Wanted = (_is_number, "a number")
+_SCHEMAS: Wanted = (_is_list, "a list of schemas, one at least")
+_WANTED: Mapping[str, Wanted] = {
+    "type": (_are_types, f"one of {', '.join(SCHEMA_TYPES)}, or a list of these"),
+    "enum": (_is_list, "a list of values, one at least"),
+    "properties": (lambda value: isinstance(value, Mapping), "a mapping of names to schemas"),
+    "required": (_are_names, 'a list of names, like ["age"]'),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    **dict.fromkeys(("anyOf", "allOf", "oneOf"), _SCHEMAS),
+}
+"""What a keyword's value must be, and how that is said. ``const`` may be anything; a pattern and
+the schemas inside are checked by themselves."""
 
 
 def _texts(wanted: object, kind: str) -> tuple[str, ...]:
@@ -120,19 +186,19 @@ def _choice(wanted: object, of: object) -> Expectation:
 
 
 def _number(wanted: object, tolerance: object) -> Expectation:
-    for key, value in (("number", wanted), ("tolerance", tolerance)):
-        finite = isinstance(value, int | float) and not isinstance(value, bool)
-        if not finite or value - value != 0:  # type: ignore[operator]
-            raise ValueError(f"expect.{key}: must be a number")
-    if tolerance < 0:  # type: ignore[operator]
-        raise ValueError("expect.tolerance: must be 0 or more")
-    return Expectation(kind="number", wanted=wanted, tolerance=float(tolerance))  # type: ignore[arg-type]
+    if not _is_number(wanted):
+        raise ValueError("expect.number: must be a number")
+    if not _is_number(tolerance) or tolerance < 0:
+        raise ValueError("expect.tolerance: must be a number of 0 or more")
+    return Expectation(kind="number", wanted=wanted, tolerance=float(tolerance))
 
 
 def _check_pattern(pattern: object, path: str) -> None:
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"expect.{path}: must be a text")
     try:
-        re.compile(pattern)
-    except re.error as error:
+        with warnings.catch_warnings():  # Python warns of what may mean something else one day
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:  # too often, nested too deeply
         raise ValueError(f"expect.{path}: is no regular expression: {error}") from None

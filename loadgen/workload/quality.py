@@ -5,7 +5,7 @@ A set is a file of JSON lines, one question each:
     {"id": "capital", "prompt": "…", "expect": {"exact": "Paris"}, "max_tokens": 16}
 
 ``messages`` may stand in place of ``prompt``; ``request`` holds further body fields (temperature).
-The answer takes its natural length, up to max_tokens.
+The answer takes its natural length, up to max_tokens, whatever is asked of the load's own.
 """
 
 import hashlib
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 256
 """The most tokens of an answer, unless its question says otherwise."""
+
+_NATURAL: Mapping[str, Any] = {"ignore_eos": None, "min_tokens": None}
+"""Takes away what a scenario's ``request`` may force on its answers: it would spoil these."""
 
 _KEYS = ("id", "prompt", "messages", "expect", "max_tokens", "request")
 _SHOWN_PROBLEMS = 10
@@ -128,7 +131,7 @@ def read_question(row: object, span: Span, *, endpoint: Literal["chat", "complet
         messages=said if endpoint == "chat" else None,
         text=row["prompt"] if endpoint == "completions" else None,
         max_tokens=most,
-        extra=extra,
+        extra={**_NATURAL, **extra},
     )
 
 
