@@ -114,6 +114,7 @@ class Record:
     connect_start_ns: int | None = None
     connected_ns: int | None = None
     tls_done_ns: int | None = None
+    earlier_connects_ns: int | None = None  # a duration: connecting in attempts before, up to sent
     throttled_ns: int | None = None  # a duration: time spent under a starts ceiling
     sent_ns: int | None = None
     written_ns: int | None = None

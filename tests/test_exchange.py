@@ -356,6 +356,33 @@ async def test_a_refusal_keeps_status_message_and_retry_after() -> None:
     assert facts["error"] == "slow down"
 
 
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": "1.5"}, 1.5),
+        ({"retry_after_ms": "250"}, 0.25),
+        ({"retry_after": "Mon, 01 Jan 2024 00:00:09 GMT", "date": "Mon, 01 Jan 2024 00:00:00 GMT"},
+         9.0),
+        ({"retry_after": "86400"}, 60.0),
+        ({"retry_after": "soon"}, 0.0),
+        ({}, 0.0),
+    ],
+    ids=["seconds", "a fraction", "milliseconds", "a date", "a day", "words", "none"],
+)  # fmt: skip
+async def test_a_retry_waits_as_long_as_the_record_says_but_no_day(
+    headers: dict[str, str], seconds: float
+) -> None:
+    with scripted(lambda asked, out: out.whole(429, {}, **headers)) as server:
+        exchange = Exchange(endpoint="chat", limits=Limits())
+        transport = StampedTransport()
+        await exchange.run(transport, httpx.Request("POST", server.url, content=b"{}"))
+        facts = await exchange.settle()
+        await transport.aclose()
+    assert exchange.retry_after_s == seconds
+    assert min(facts["retry_after_s"] or 0.0, 60.0) == seconds
+
+
 async def test_an_interrupted_exchange_leaves_its_outcome_and_closes_its_socket() -> None:
     with scripted(lambda asked, out: out.stream(*"abcdefgh", every_s=0.1)) as server:
         transport = StampedTransport()

@@ -178,3 +178,20 @@ async def test_work_waits_for_no_send_that_is_far_and_never_for_ever() -> None:
         while not rushed.done():
             calm.expect(now_ns())  # one send after another, without a gap
             await sleep_s(0.001)
+
+
+async def test_a_long_piece_of_work_waits_for_a_long_gap() -> None:
+    calm, done = Calm(), []
+
+    async def work() -> None:
+        await calm.room(500_000_000)
+        done.append(now_ns())
+
+    calm.expect(now_ns() + 300_000_000)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(work())
+        await breathe()
+        await calm.room()  # which a short one need not
+        assert not done
+        calm.expect(now_ns() + 2_000_000_000)
+    assert len(done) == 1

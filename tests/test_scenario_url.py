@@ -1,3 +1,4 @@
+import httpx
 import pytest
 from scenario_make import make_scenario
 
@@ -28,6 +29,16 @@ from loadgen.scenario.url import masked_url, root_url, url_problem
 )  # fmt: skip
 def test_c14_every_way_to_write_an_address_hits_one_endpoint(given: str, endpoint: str) -> None:
     assert Target(url=given).endpoint_url() == endpoint
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "gpu-01.lab.", "a_b", "-a", "10.0.0.7", "1.2.3", "[fe80::1%eth0]", "bücher.de",
+     "中国.icom.museum", "xn--bcher-kva.de", f"{'a' * 63}.{'b' * 63}"],
+)  # fmt: skip
+def test_any_host_that_may_exist_will_do_and_can_be_looked_up(host: str) -> None:
+    assert url_problem(f"http://{host}:8000/v1") is None
+    assert httpx.URL(f"http://{host}:8000/v1").host.encode("idna")
 
 
 def test_each_endpoint_has_its_path() -> None:
@@ -79,6 +90,16 @@ def test_a_masked_address_shows_no_secret(given: str, shown: str) -> None:
         ("http://a b", "holds a space"),
         ("http://h/\nx", "holds a space"),
         ("http://h/#x", "has a part after '#'"),
+        ("http://gpu\u200b:8000", "holds a space or a character that does not print"),
+        ("http://h/\udcff", "holds a space or a character that does not print"),
+        ("http://a..b:8000", "names the host 'a..b', which is no name: its parts have 1 to 63"),
+        ("http://.a", "names the host '.a', which is no name"),
+        (f"http://x:hush@{'a' * 64}.b", f"names the host '{'a' * 64}.b', which is no name"),
+        (f"http://{'ü' * 60}", f"names the host '{'ü' * 60}', which is no name"),
+        ("http://256.1.1.1", "names the host '256.1.1.1', which is not an IPv4 address"),
+        ("http://[v1.a]", "names the host 'v1.a', which is not an IPv6 address"),
+        ("http://☃.net", "names the host '☃.net', which is no name"),
+        ("http://xn--zzzzzz", "names the host 'xn--zzzzzz', which is no name"),
     ],
 )
 def test_an_address_that_will_not_do_says_why(given: str, problem: str) -> None:

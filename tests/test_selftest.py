@@ -13,6 +13,7 @@ from make import make_run, record
 from loadgen.analysis.summary import Check
 from loadgen.cli.selftest import command
 from loadgen.run.selftest.findings import Rung, findings, limit_of
+from loadgen.run.selftest.ladder import simulator_flags
 from loadgen.run.selftest.truth import shares_between, stamp_errors_us, usage_of
 
 SOUND = Rung(
@@ -95,6 +96,25 @@ def test_where_nothing_is_sound_the_verdict_says_so() -> None:
     said = verdict(rung(waited_share=0.5, chunks_per_s=6_000))
     assert said.startswith("not even 12,800 chunks/s (256 streams) can be measured soundly here")
     assert "other work on this machine held the core" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cpu_share": 0.97}, {"simulator_cpu_share": 0.99}, {"waited_share": 0.5}, {}],
+    ids=["client", "simulator", "other work", "unclear"],
+)
+def test_what_lies_beyond_is_said_only_where_something_was_sound(changes: dict) -> None:
+    broken = rung(chunks_per_s=6_000, **changes)
+    assert "beyond" not in verdict(broken)
+    assert "; beyond that, " in verdict(rung(), broken)
+
+
+@pytest.mark.parametrize("streams", [(1,), (32, 1024), (32, 20_000)])
+def test_the_simulator_has_a_place_for_each_stream_of_the_highest_load(
+    streams: tuple[int, ...],
+) -> None:
+    (places,) = (flag for flag in simulator_flags(streams) if flag.startswith("--max-running="))
+    assert int(places.partition("=")[2]) >= max(streams)
 
 
 def test_where_all_is_sound_no_limit_is_claimed() -> None:

@@ -261,6 +261,7 @@ def test_a_signal_ends_it_at_once_with_streams_under_way(number: signal.Signals)
         (["--step-base", "10q"], "write it like 30s"),
         (["--prefill-rate", "0"], "a rate must be above 0"),
         (["--port", "99999"], "65535"),
+        (["--host", "a..b"], "is not the name of a host"),
         (["--dialect", "vlm"], "vllm"),
         (["--speed", "0"], "--speed"),
         (["--tls", "nowhere.pem", "nokey.pem"], "a PEM certificate and its private key"),

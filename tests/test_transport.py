@@ -55,10 +55,19 @@ async def test_errors_are_httpx_errors() -> None:
             await client.get("http://127.0.0.1:9/")
         with pytest.raises(httpx.ConnectError, match=r"nowhere\.invalid"):
             await client.get("http://nowhere.invalid/")
+        for no_name in ("a..b", "a" * 64):
+            with pytest.raises(httpx.ConnectError, match=no_name):
+                await client.get(f"http://{no_name}/")
     with scripted(lambda asked, out: out.raw(b"this is not HTTP\r\n\r\n")) as server:
         async with httpx.AsyncClient(transport=StampedTransport()) as client:
             with pytest.raises(httpx.RemoteProtocolError, match="not valid HTTP"):
                 await client.post(server.url, json={})
+
+
+def test_the_name_looked_up_is_the_one_that_the_url_means() -> None:
+    origin = StampedTransport().origin(httpx.URL("http://straße.example:8000"))
+    assert origin.host == "xn--strae-oqa.example"  # not strasse.example, which is another host
+    assert origin.host.encode("idna").decode() == origin.host
 
 
 async def test_a_body_without_length_ends_with_its_connection() -> None:
@@ -143,4 +152,6 @@ def test_loopback_never_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch, id
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert proxy_for("http://127.0.0.1:8000/v1") is None
     assert proxy_for("http://localhost:8000/v1") is None
-    assert proxy_for("http://staging.example/v1") == "http://user:secret@127.0.0.1:9"
+    proxy = proxy_for("http://staging.example/v1")
+    assert proxy is not None
+    assert proxy.url == "http://user:secret@127.0.0.1:9"

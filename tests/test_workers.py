@@ -111,8 +111,8 @@ def test_the_plan_is_the_same_for_any_number_of_workers() -> None:
 
 def entry(**facts: Any) -> dict[str, Any]:
     """A level as one worker tells of it."""
-    client = {"cpu_share": 0.1, "loop_lag_p99_ns": 5, "loop_lag_max_ns": 9, "rss_bytes": 100,
-              "requests_built_late": 1}  # fmt: skip
+    client = {"cpu_share": 0.1, "cpu_ns": 80, "loop_lag_p99_ns": 5, "loop_lag_max_ns": 9,
+              "rss_bytes": 100, "requests_built_late": 1}  # fmt: skip
     told = {"stop_reason": "time", "measure_start_ns": 10, "measure_end_ns": 90, "end_ns": 95,
             "arrivals": 7, "next_id": 14, "conversations_cut": 1, "peak_in_flight": 2,
             "mean_in_flight": 1.5, "client": client, "invalid": None}  # fmt: skip
@@ -127,7 +127,7 @@ def test_what_counts_adds_up_and_measure_spans_all_workers() -> None:
     assert (merged["end_ns"], merged["next_id"], merged["arrivals"]) == (120, 15, 14)
     assert (merged["conversations_cut"], merged["peak_in_flight"]) == (2, 4)
     assert merged["mean_in_flight"] == 3.0
-    assert merged["client"]["rss_bytes"] == 200
+    assert (merged["client"]["rss_bytes"], merged["client"]["cpu_ns"]) == (200, 160)
     assert len(merged["client"]["workers"]) == 2
 
 

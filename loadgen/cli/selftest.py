@@ -55,10 +55,10 @@ def command(as_json: bool, seconds: float, streams: tuple[int, ...]) -> None:
     A simulator runs in a process of its own and states when it sent each chunk; the client
     measures it as it would any server. Takes under half a minute; nothing is kept.
     """
-    from loadgen.run.selftest.ladder import SIMULATOR_FLAGS, climb
+    from loadgen.run.selftest.ladder import climb, simulator_flags
     from loadgen.simulator.process import simulator_process
 
-    with simulator_process(*SIMULATOR_FLAGS) as simulator:
+    with simulator_process(*simulator_flags(streams)) as simulator:
 
         def tell(text: str) -> None:
             click.echo(f"measured {text}", err=True)

@@ -16,7 +16,14 @@ from loadgen.client import facts, failures
 from loadgen.client.answer import Answer, Endpoint, read_json_answer
 from loadgen.client.clock import breathe, now_ns
 from loadgen.client.limits import NEVER, Due, Limits
-from loadgen.client.outcome import EndedBy, Verdict, length_flags, of_status, of_stream
+from loadgen.client.outcome import (
+    EndedBy,
+    Verdict,
+    length_flags,
+    of_status,
+    of_stream,
+    read_retry_after,
+)
 from loadgen.client.stamps import Stamps
 from loadgen.client.stock import httpcore_hook, pieces_of
 from loadgen.client.trace import TRACE, Trace
@@ -67,6 +74,7 @@ class Exchange:
         "_whole",
         "answer",
         "attempts",
+        "earlier_connects_ns",
         "end_ns",
         "endpoint",
         "on_end",
@@ -95,6 +103,7 @@ class Exchange:
         )
         self.verdict: Verdict | None = None
         self.attempts = 0
+        self.earlier_connects_ns: int | None = None
         self.throttled_ns: int | None = None
         self.end_ns: int | None = None
         self.on_end: Callable[[], None] | None = None
@@ -169,6 +178,7 @@ class Exchange:
     def follow(self, earlier: "Exchange") -> "Exchange":
         """Count as a further attempt of ``earlier``: timed from its first send. Returns self."""
         self.attempts = earlier.attempts
+        self.earlier_connects_ns = (earlier.earlier_connects_ns or 0) + earlier._unsent_ns
         self.trace.sent_ns = earlier.trace.sent_ns
         self.trace.reconnects = earlier.trace.reconnects
         return self
@@ -193,8 +203,7 @@ class Exchange:
     @property
     def retry_after_s(self) -> float:
         """How long the server asks to wait before the next try, at most a minute; else 0."""
-        text = self.trace.headers.get("retry-after", "")
-        return min(float(text), _LONGEST_WAIT_S) if text.isdecimal() else 0.0
+        return min(read_retry_after(self.trace.headers) or 0.0, _LONGEST_WAIT_S)
 
     @property
     def begun(self) -> bool:
@@ -264,6 +273,13 @@ class Exchange:
                 self.on_end()
 
     # --- inside
+
+    @property
+    def _unsent_ns(self) -> int:
+        """How long this attempt's connecting kept the first send waiting, up to now."""
+        if self.trace.sent_ns is None:  # it failed before: all of it, and the pause that follows
+            return now_ns() - self._started_ns
+        return facts.connecting_ns(self.trace)
 
     def _begin(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
         self._finished = asyncio.get_running_loop().create_future()
@@ -461,6 +477,7 @@ class Exchange:
             **facts.of_chunks(stamps, tokens_known=said.tokens_known),
             **facts.of_answer(said),
             **facts.of_verdict(verdict),
+            "earlier_connects_ns": self.earlier_connects_ns,
             "throttled_ns": self.throttled_ns,
             "end_ns": self.end_ns,
             "attempts": self.attempts,

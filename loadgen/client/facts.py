@@ -26,6 +26,14 @@ def on_the_wire(trace: Trace) -> dict[str, Any]:
     }
 
 
+def connecting_ns(trace: Trace) -> int:
+    """Return how much of connecting lies before the send; 0 where none does."""
+    ready_ns = trace.tls_done_ns or trace.connected_ns
+    if trace.connect_start_ns is None or ready_ns is None or trace.sent_ns is None:
+        return 0
+    return max(min(ready_ns, trace.sent_ns) - trace.connect_start_ns, 0)
+
+
 def of_chunks(stamps: Stamps, *, tokens_known: bool) -> dict[str, Any]:
     """Return when tokens came; what never came is None."""
     at_ns = stamps.at_ns

@@ -42,7 +42,8 @@ class Origin:
     def __init__(
         self, url: httpx.URL, *, realtime: RealtimeMap, context: ssl.SSLContext | None
     ) -> None:
-        self.host = url.host
+        # as it is looked up: Python's own codec would make another name of some IDNA hosts
+        self.host = url.raw_host.decode("ascii")
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self.addresses: list[Address] = []
         self.connect_ns: int | None = None  # the quickest connect seen: how far the server is
@@ -63,8 +64,9 @@ class Origin:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise httpx.ConnectError(f"{self.host}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name, as IDNA has it
+            why = getattr(error, "strerror", None) or error
+            raise httpx.ConnectError(f"{self.host}: {why}") from error
         addresses = [Address(family=row[0], sockaddr=row[4]) for row in found]  # type: ignore[arg-type]
         self.addresses = list(dict.fromkeys(addresses))
         return self.addresses

@@ -72,7 +72,7 @@ def of_status(
         outcome=Outcome.REFUSED,
         error_class=error_class,
         error=scrub(message, secrets) or f"HTTP {status}",
-        retry_after_s=_retry_after_s(low),
+        retry_after_s=read_retry_after(low),
     )
 
 
@@ -279,7 +279,7 @@ def _with_numbers(error: wire.ServerError) -> str:
     return f"{said}: {error.message}"
 
 
-def _retry_after_s(low: Mapping[str, str]) -> float | None:
+def read_retry_after(low: Mapping[str, str]) -> float | None:
     """Read Retry-After: seconds, or a date, counted from the answer's own Date."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if re.fullmatch(r"\s*\d{1,9}(?:\.\d{1,9})?\s*", low.get(name, "")):

@@ -37,6 +37,7 @@ class Reply:
         "_parser",
         "_stamp_ns",
         "_waiter",
+        "_whole",
         "any_bytes",
         "complete",
         "headers_done",
@@ -57,6 +58,7 @@ class Reply:
         self.keep_alive = False
         self.any_bytes = False
         self._over = False
+        self._whole = False  # the message is; told when its last read is parsed to the end
         self._parser: Any = None  # made when the first bytes come: a burst of sends is not held up
         self._header_list: list[tuple[bytes, bytes]] = []
         self._body: deque[bytes] = deque()
@@ -80,21 +82,26 @@ class Reply:
 
     def feed(self, stamp_ns: int, lag_ns: int, data: bytes) -> None:
         """Parse one read."""
-        if self._parser is None:
+        parser = self._parser
+        if parser is None:
             if self._over:
                 return
-            self._parser = httptools.HttpResponseParser(self)
+            parser = self._parser = httptools.HttpResponseParser(self)
             self.any_bytes = True
         self._stamp_ns = stamp_ns
         self._lag_ns = lag_ns
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._finish("protocol_error", httpx.RemoteProtocolError("unexpected upgrade"))
         except httptools.HttpParserError as error:
-            if not self.complete:
+            if self._whole:  # bytes nobody asked for: no other request may go this way
+                self.keep_alive = False
+            else:
                 text = f"the response is not valid HTTP/1.1: {error}"
                 self._finish("protocol_error", httpx.RemoteProtocolError(text))
+        if self._whole:
+            self._finish("end", None)
 
     def lost(self, how: str, at_ns: int, error: Exception | None) -> None:
         """Learn that the connection is gone ("eof" or "reset")."""
@@ -113,7 +120,12 @@ class Reply:
         failure.__cause__ = error
         self._finish(how, failure)
 
-    # --- from the parser
+    # --- from the parser; what is raised here ends its work on this read
+
+    def on_message_begin(self) -> None:
+        """Stop at a second message: nothing was asked that it could answer."""
+        if self._whole:
+            raise httpx.RemoteProtocolError("bytes after the response")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header."""
@@ -151,7 +163,7 @@ class Reply:
             except zlib.error as error:
                 text = f"the body is not what content-encoding says: {error}"
                 self._finish("protocol_error", httpx.DecodingError(text))
-                return
+                raise
             if not data:
                 return
         sink.body(self._stamp_ns, self._lag_ns, data)
@@ -161,7 +173,7 @@ class Reply:
         if not self.status and not self.headers_done.done():
             return  # an interim answer; the same parser goes on with the real one
         self.keep_alive = self._parser.should_keep_alive()
-        self._finish("end", None)
+        self._whole = True
 
     # --- for the httpx API
 

@@ -4,8 +4,10 @@ Its stamps are user-space ones, taken when the loop gets round to a piece of the
 costs time in proportion to its size. A report says which transport measured.
 """
 
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -14,33 +16,90 @@ import httpx
 
 from loadgen.client.clock import now_ns
 from loadgen.client.trace import Trace
+from loadgen.errors import UsageError
+from loadgen.scenario.url import url_problem
 
 _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """The way to a server that the environment prescribes; ``url`` may carry a password."""
+
+    url: str = field(repr=False)
+    variable: str
+
+    @property
+    def masked(self) -> str:
+        """The proxy's address without user and password."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}"
+
+    def __str__(self) -> str:
+        return f"{self.masked} ({self.variable})"
+
+
+class StockTransport(httpx.AsyncHTTPTransport):
+    """httpx's transport, and the proxy it goes through."""
+
+    proxy: Proxy | None = None
+
+
 def stock_transport(
-    *, context: ssl.SSLContext | None, proxy: str | None = None, reuse: bool = True
-) -> httpx.AsyncHTTPTransport:
+    *, context: ssl.SSLContext | None, proxy: Proxy | None = None, reuse: bool = True
+) -> StockTransport:
     """Return httpx's transport without its default limits (100 connections would cap a level)."""
     limits = httpx.Limits(
         max_connections=None, max_keepalive_connections=None if reuse else 0, keepalive_expiry=60
     )
-    return httpx.AsyncHTTPTransport(
+    transport = StockTransport(
         verify=context if context is not None else True,
         trust_env=False,
         limits=limits,
-        proxy=proxy,
+        proxy=proxy.url if proxy else None,
     )
+    transport.proxy = proxy
+    return transport
 
 
-def proxy_for(url: str) -> str | None:
-    """Return the proxy the environment names for this URL; loopback never goes through one."""
+def proxy_for(url: str) -> Proxy | None:
+    """Return the proxy the environment names for this URL; loopback never goes through one.
+
+    Raises UsageError where what it names is no HTTP proxy.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host.startswith(_LOOPBACK) or proxy_bypass(host):
         return None
     proxies = getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
+    for kind in (parts.scheme, "all"):
+        if named := proxies.get(kind):
+            proxy = Proxy(
+                url=named if "://" in named else f"http://{named}",  # curl takes it, too
+                variable=_variable_of(f"{kind}_proxy"),
+            )
+            _check(proxy, host)
+            return proxy
+    return None
+
+
+def without_proxy(host: str) -> str:
+    """Say how to reach a host directly."""
+    return f"to reach it without a proxy, list {host} in NO_PROXY"
+
+
+def _variable_of(name: str) -> str:
+    """Return the variable that ``getproxies`` read, as the user wrote it: small letters win."""
+    found = [each for each in os.environ if each.lower() == name and os.environ[each]]
+    if not found:
+        return "the system's settings"
+    return name if name in found else found[-1]
+
+
+def _check(proxy: Proxy, host: str) -> None:
+    if problem := url_problem(proxy.url):
+        said = problem.replace("http://localhost:8000", "http://proxy:3128")
+        raise UsageError(f"{proxy.variable}: {said}; {without_proxy(host)}")
 
 
 def httpcore_hook(trace: Trace) -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:

@@ -7,7 +7,10 @@ of the answer is replaced once, and counted: servers close kept-alive connection
 """
 
 import asyncio
+import math
+import resource
 import ssl
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 
 import httpx
@@ -19,6 +22,7 @@ from loadgen.client.reply import Reply
 from loadgen.client.trace import TRACE, Trace
 
 WIRE_BYTES = "loadgen.bytes"
+SPARE_DESCRIPTORS = 64  # for what is no connection: files, pipes, timers and the loop's own
 _STARTED = "loadgen.started"
 _LINGER_S = 1.0
 _LOOK_S = 0.01
@@ -39,6 +43,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._reuse = reuse
         self._origins: dict[tuple[str, str, int | None], Origin] = {}
         self._busy: set[Connection] = set()
+        self._opening = 0
+        self._lingering: OrderedDict[Connection, _ReplyStream] = OrderedDict()  # of the busy ones
         self._resets = _ResetWatch(self._busy)
 
     def origin(self, url: httpx.URL) -> Origin:
@@ -91,7 +97,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 started = None
             else:
                 if connection is None:
-                    connection = await origin.open(trace, limit_s)
+                    connection = await self._open(origin, trace, limit_s)
                 trace.connection = "reused" if reused else "new"
                 trace.peer = connection.peer
                 reply = Reply(trace, _Done(self, origin, connection))
@@ -107,7 +113,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
             return httpx.Response(
                 reply.status,
                 headers=reply.header_list,
-                stream=_ReplyStream(reply, connection),
+                stream=_ReplyStream(self, reply, connection),
                 extensions={"http_version": reply.http_version, TRACE: trace},
                 request=request,
             )
@@ -120,6 +126,23 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._busy.clear()
         for origin in self._origins.values():
             origin.close()
+
+    async def _open(self, origin: Origin, trace: Trace, limit_s: float | None) -> Connection:
+        """Open a connection; where descriptors are short, what lingers longest leaves it its own.
+
+        So those that linger, several for each slot where answers are short, cost no request.
+        """
+        self._opening += 1
+        try:
+            if len(self._busy) + self._opening + origin.idle > _most_connections():
+                self._end_longest_lingering()
+            return await origin.open(trace, limit_s)
+        finally:
+            self._opening -= 1
+
+    def _end_longest_lingering(self) -> None:
+        if self._lingering:
+            self._lingering.popitem(last=False)[1].give_up()
 
     def _send(self, connection: Connection, data: bytes, reply: Reply) -> None:
         self._busy.add(connection)
@@ -137,9 +160,14 @@ class StampedTransport(httpx.AsyncBaseTransport):
             self._busy.discard(connection)
             raise
 
+    def lingers(self, connection: Connection, stream: "_ReplyStream") -> None:
+        """Learn that a connection waits for nothing but the end of its framing."""
+        self._lingering[connection] = stream
+
     def finished(self, origin: Origin, connection: Connection, keep: bool) -> None:
         """Take a connection back whose exchange is over."""
         self._busy.discard(connection)
+        self._lingering.pop(connection, None)
         if keep and self._reuse and connection.idle_ready:
             origin.give(connection)
         else:
@@ -196,7 +224,8 @@ class _Done:
 class _ReplyStream(httpx.AsyncByteStream):
     """The body for the httpx API; closing it early closes the connection, or lets it linger."""
 
-    def __init__(self, reply: Reply, connection: Connection) -> None:
+    def __init__(self, transport: StampedTransport, reply: Reply, connection: Connection) -> None:
+        self._transport = transport
         self._reply = reply
         self._connection = connection
 
@@ -214,14 +243,21 @@ class _ReplyStream(httpx.AsyncByteStream):
         """Let the last bytes of a body come (the end of chunked framing after [DONE]).
 
         The connection returns to the pool when they have, and is closed when they have not within
-        a second.
+        a second, or its descriptor is needed before.
         """
-        asyncio.get_running_loop().call_later(_LINGER_S, self._give_up)
+        self._transport.lingers(self._connection, self)
+        asyncio.get_running_loop().call_later(_LINGER_S, self.give_up)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Linger no longer; nothing happens where the body is over."""
         if not self._reply.complete and self._connection.reply is self._reply:
             self._connection.close()
             self._reply.on_done(self._reply)
+
+
+def _most_connections() -> float:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft - SPARE_DESCRIPTORS
 
 
 def wire_bytes(request: httpx.Request) -> bytes:

@@ -9,7 +9,7 @@ import asyncio
 
 from loadgen.client.clock import breathe, now_ns
 
-_ROOM_NS = 400_000  # what a piece of work may take, cold
+_ROOM_NS = 400_000  # what an ordinary piece of work may take, cold
 _LONGEST_NS = 50_000_000
 
 
@@ -26,11 +26,15 @@ class Calm:
         self._sent.set()
         self._sent.clear()
 
-    async def room(self) -> None:
-        """Return when there is time for a piece of work; lets the loop serve its sockets first."""
+    async def room(self, takes_ns: int = 0) -> None:
+        """Return when there is time for a piece of work; lets the loop serve its sockets first.
+
+        takes_ns: what it takes, where that is known and may be long.
+        """
         await breathe()
+        room_ns = max(takes_ns, _ROOM_NS)
         since_ns = now_ns()
-        while self._due_ns is not None and self._due_ns - (now := now_ns()) < _ROOM_NS:
+        while self._due_ns is not None and self._due_ns - (now := now_ns()) < room_ns:
             if now - since_ns > _LONGEST_NS:
                 return
             await self._sent.wait()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from asyncio_throttle.throttler import Throttler
 
 from loadgen.analysis.answers import defects
 from loadgen.client.answer import Endpoint
@@ -21,6 +20,7 @@ from loadgen.client.limits import Limits
 from loadgen.record import Chunks, Outcome, Phase, Record
 from loadgen.run.abort import Age
 from loadgen.run.calm import Calm
+from loadgen.run.ceiling import Ceiling
 from loadgen.run.flow import Flow
 from loadgen.run.privacy import storable
 from loadgen.run.quality import canary_facts
@@ -85,7 +85,8 @@ class Carrier:
         self._finished: deque[_Finished] = deque()
         self._news = asyncio.Event()
         self._over = False
-        self._throttler = _throttler(way.max_starts_per_s)
+        starts_per_s = way.max_starts_per_s
+        self._ceiling = None if starts_per_s is None else Ceiling(starts_per_s)
 
     def ready(self, call: Call) -> Exchange:
         """Make the exchange of a request that is due soon."""
@@ -94,7 +95,7 @@ class Carrier:
     @property
     def can_launch(self) -> bool:
         """Whether a request may go out at once: no ceiling on starts, not the end of the level."""
-        return self._throttler is None and not self.cut_as
+        return self._ceiling is None and not self.cut_as
 
     def launch(self, call: Call, ready: Exchange | None = None) -> Exchange | None:
         """Send one request at once, from where its instant is noticed; ``carry`` must follow.
@@ -127,17 +128,26 @@ class Carrier:
         self._done(_Finished(arrival, call, exchange, slot_ns, facts))
         return exchange, facts
 
-    def set_aside(self, arrival: Arrival, call: Call, outcome: Outcome) -> None:
-        """Record an arrival that is never sent."""
-        exchange = self._exchange(call)
+    def set_aside(
+        self, arrival: Arrival, call: Call, outcome: Outcome, ready: Exchange | None = None
+    ) -> None:
+        """Record an arrival that is never sent; ready: its exchange, where one was made."""
+        exchange = ready or self._exchange(call)
         exchange.set_aside(outcome)
         self._done(_Finished(arrival, call, exchange, None))
 
     def cut(self, outcome: Outcome) -> None:
-        """End everything in flight with this outcome, and all that would still be sent."""
+        """End everything in flight with this outcome, and all that would still be sent.
+
+        A second cut changes nothing: the first says why these ended.
+        """
+        if self.cut_as:
+            return
         self.cut_as = outcome
         for exchange in list(self._active):
             exchange.interrupt(outcome)
+        if self._ceiling:
+            self._ceiling.lift()
 
     def ages(self, now_ns: int) -> Iterator[Age]:
         """Yield how long each request in flight has been, from its send."""
@@ -158,6 +168,8 @@ class Carrier:
         """Let ``settle_all`` return when the last record is out."""
         self._over = True
         self._news.set()
+        if self._ceiling:
+            self._ceiling.close()
 
     async def settle_all(self) -> None:
         """Decode finished exchanges and hand their records on, in the order they ended."""
@@ -176,7 +188,7 @@ class Carrier:
     async def _in_flight(self, call: Call, launched: Exchange | None = None) -> Exchange:
         self.flow.begin(now_ns())
         try:
-            throttled_ns = await self._throttle()
+            throttled_ns = await self._ceiling.room() if self._ceiling else None
             exchange = await self._send(call, launched)
             exchange.throttled_ns = throttled_ns
             return exchange
@@ -200,6 +212,8 @@ class Carrier:
             if not left or not exchange.may_be_retried:
                 return exchange
             await self.pause(exchange.retry_after_s)
+            if self._ceiling:
+                await self._ceiling.room()
             exchange = self._exchange(call).follow(exchange)
         return exchange
 
@@ -215,13 +229,6 @@ class Carrier:
 
     def _count_piece(self) -> None:
         self.pieces += 1
-
-    async def _throttle(self) -> int | None:
-        if self._throttler is None:
-            return None
-        before = now_ns()
-        async with self._throttler:
-            return now_ns() - before
 
     async def _settle(self, exchange: Exchange) -> dict[str, Any]:
         return await exchange.settle(
@@ -291,10 +298,3 @@ def _from_epoch(facts: dict[str, Any], epoch_ns: int) -> dict[str, Any]:
         at_ns[index] = instant - before
         before = instant
     return facts
-
-
-def _throttler(starts_per_s: float | None) -> Throttler | None:
-    """Return a ceiling on starts that spaces them evenly (a plain one lets N through at once)."""
-    if starts_per_s is None:
-        return None
-    return Throttler(rate_limit=1, period=1 / starts_per_s, retry_interval=0.001)

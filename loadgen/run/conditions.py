@@ -6,6 +6,7 @@ suggests. Only known keys are kept (``told``), as plain values, with whoever tol
 """
 
 import asyncio
+import ipaddress
 import os
 import shlex
 import socket
@@ -35,7 +36,6 @@ THIS_MACHINE = "this machine"
 
 _LIMIT_S = 2.0
 _LONGER_S = {"/server_info?config_format=json": 6.0}  # the first time vLLM looks its machine over
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 _CPUS = Path("/proc/cpuinfo")
 _GPU_SIGNS = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))  # also seen from a container without
 
@@ -178,9 +178,21 @@ def visible_to_server(scenario: Scenario) -> str | None:
 
 
 def is_here(found: Found, host: str) -> bool:
-    """Say whether the target is on this machine: all its addresses are addresses of ours."""
+    """Say whether the target is on this machine: all its addresses are addresses of ours.
+
+    A forwarded port (ssh -L, kubectl port-forward) is on this machine, too, whatever is behind it.
+    """
     addresses = [peer.rpartition(":")[0].strip("[]") for peer in found.peers]
-    return all(_is_ours(address) for address in addresses) if addresses else host in _LOCAL
+    return all(_is_ours(address) for address in addresses) if addresses else _names_us(host)
+
+
+def _names_us(host: str) -> bool:
+    """Say whether a host that nobody has looked up is this machine."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return _is_ours(host)
 
 
 def _is_ours(address: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadgen.client.clock import Alarm, Sleepers, now_ns, sleep_s
+from loadgen.client.clock import Alarm, Sleepers, breathe, now_ns, sleep_s
 from loadgen.client.exchange import Exchange
 from loadgen.record import Outcome, Phase, Record
 from loadgen.run.carrier import Arrival, Carrier, Way
@@ -175,9 +175,7 @@ class Dispatch:
             if follower.asked:
                 sent = follower.sent
                 continue
-            pause_s = _pause_after(exchange, pause_s)
-            if pause_s:
-                await self.carrier.pause(pause_s)
+            pause_s = await self._rest(exchange, pause_s)
             sent = self._next(slot, now_ns())
 
     def _next(self, slot: int, due_ns: int) -> "_Sent | None":
@@ -201,10 +199,17 @@ class Dispatch:
             exchange = await self._converse(due_ns, slot)
             if exchange is None:
                 return
-            pause_s = _pause_after(exchange, pause_s)
-            if pause_s:
-                await self.carrier.pause(pause_s)
+            pause_s = await self._rest(exchange, pause_s)
             due_ns = now_ns()
+
+    async def _rest(self, exchange: Exchange, pause_s: float) -> float:
+        """Pause a slot whose exchange found no connection; returns how long (s), 0 for others."""
+        pause_s = _pause_after(exchange, pause_s)
+        if pause_s:
+            await self.carrier.pause(pause_s)
+        elif exchange.verdict is not None:
+            await breathe()  # it may have failed without a turn of the loop
+        return pause_s
 
     # --- open: a schedule
 
@@ -247,12 +252,12 @@ class Dispatch:
             return
         call, ready = self._take_ready()
         if self._places.try_take():
-            launched = self.carrier.launch(call, ready)
+            launched = self.carrier.launch(call, ready) or ready
             group.create_task(self._in_place(arrival, call, slot_ns=due_ns, launched=launched))
         elif self._load.level.at_cap == "drop":
-            self.carrier.set_aside(arrival, call, Outcome.DROPPED)
+            self.carrier.set_aside(arrival, call, Outcome.DROPPED, ready)
         else:
-            group.create_task(self._wait_for_place(arrival, call))
+            group.create_task(self._wait_for_place(arrival, call, ready))
 
     def _ready_next(self) -> None:
         """Have the next request's exchange at hand, so that being due means being sent."""
@@ -264,16 +269,16 @@ class Dispatch:
         ready, self._ready = self._ready, None
         return ready or (self._load.supply.take(), None)
 
-    async def _wait_for_place(self, arrival: Arrival, call: Call) -> None:
+    async def _wait_for_place(self, arrival: Arrival, call: Call, ready: Exchange | None) -> None:
         await self._places.take()
-        await self._in_place(arrival, call, slot_ns=now_ns())
+        await self._in_place(arrival, call, slot_ns=now_ns(), launched=ready)
 
     async def _in_place(
         self, arrival: Arrival, call: Call, *, slot_ns: int, launched: Exchange | None = None
     ) -> None:
         try:
-            if self.carrier.cut_as and launched is None:
-                self.carrier.set_aside(arrival, call, self.carrier.cut_as)
+            if self.carrier.cut_as and not (launched and launched.begun):
+                self.carrier.set_aside(arrival, call, self.carrier.cut_as, launched)
                 return
             await self.carrier.carry(arrival, call, slot_ns, launched=launched)
         finally:
@@ -369,6 +374,9 @@ class Dispatch:
 def _pause_after(exchange: Exchange, pause_s: float) -> float:
     """Return how long a slot waits after this exchange: longer with each failed connection."""
     verdict = exchange.verdict
-    if verdict is None or verdict.error_class not in _NO_CONNECTION:
+    if verdict is None:
+        return 0.0
+    mine = verdict.outcome is Outcome.CLIENT_FAULT  # no descriptor, no port: nor a moment later
+    if not mine and verdict.error_class not in _NO_CONNECTION:
         return 0.0
     return min(max(2 * pause_s, _PAUSE_S), _LONGEST_PAUSE_S)

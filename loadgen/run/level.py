@@ -2,9 +2,6 @@
 
 import asyncio
 import gc
-import resource
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,11 +9,12 @@ from typing import Any
 
 import httpx
 
-from loadgen.client.clock import LoopLag, Sleepers, now_ns, sleep_s
+from loadgen.client.clock import Sleepers, now_ns, sleep_s
 from loadgen.client.limits import Limits
 from loadgen.client.transport import StampedTransport
 from loadgen.record import FAILED_OUTCOMES, Outcome, Phase, Record
 from loadgen.run.abort import Watch
+from loadgen.run.burden import Burden
 from loadgen.run.carrier import Way
 from loadgen.run.dispatch import Dispatch, Load
 from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, Tick
@@ -37,6 +35,8 @@ _TICK_S = 0.5
 _COLLECT_TICKS = 20  # young garbage is collected every 10 s, so that long levels do not grow
 _AHEAD = 256
 _AHEAD_OPEN = 16384  # building takes 0.1 ms, which a send may find in its way: do it before
+_AHEAD_BYTES = 128 << 20  # of all workers together: long prompts are built as they are needed
+_LONG_S = 1.0  # preparing that takes longer is told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,7 @@ class LevelRun:
         self._supply = self._my_supply()
         self._watch = Watch([parse_abort_rule(text) for text in session.scenario.abort_if])
         self._dispatch: Dispatch | None = None
+        self._burden: Burden | None = None
         self._stopped: str | None = None
         self._phase = Phase.WARMUP
         self._phase_began_ns = 0
@@ -111,7 +112,11 @@ class LevelRun:
     async def prepare(self) -> None:
         """Build requests and connect ahead."""
         session = self.session
-        await self._supply.fill()
+        telling = asyncio.get_running_loop().call_later(_LONG_S, self._tell_of_preparing)
+        try:
+            await self._supply.fill()
+        finally:
+            telling.cancel()
         if session.preconnect and isinstance(session.transport, StampedTransport):
             await _preconnect(session, max(self._connections() // self._share.workers, 1))
 
@@ -183,12 +188,16 @@ class LevelRun:
         self._watch.take(record)
         if record.outcome is Outcome.CLIENT_FAULT:
             self._faults += 1
+            if self._faults == 1:
+                self._tell_of_fault(record)
         if record.phase is self._phase or self._phase is Phase.DRAIN:
             self._done += 1
             self._failed += record.outcome in FAILED_OUTCOMES
 
     def phase(self, phase: Phase) -> None:
         """Learn that a phase began."""
+        if self._burden:
+            self._burden.enter(phase)
         self._announce(phase)
 
     # --- this process's share
@@ -221,7 +230,8 @@ class LevelRun:
             total = len(self._schedule.due_ns)
             # requests of a log may be long: fewer are held ready
             ahead = _AHEAD_OPEN if self.level.speed is None else _AHEAD
-            return Supply(build, ahead=min(total, ahead), most=total)
+            most_bytes = _AHEAD_BYTES // self._share.workers
+            return Supply(build, ahead=min(total, ahead), most=total, ahead_bytes=most_bytes)
         if self._turns is not None:
             return Supply(build, ahead=_AHEAD, most=len(self._turns))
         each = session.scenario.each_level
@@ -258,6 +268,17 @@ class LevelRun:
         starts_per_s = self.level.max_starts_per_s
         return None if starts_per_s is None else starts_per_s / self._share.workers
 
+    def _tell_of_preparing(self) -> None:
+        if self.session.worker == 0:  # one line for all of them
+            self.session.on_event(Notice(text=f"{self.level.label}: preparing requests"))
+
+    def _tell_of_fault(self, record: Record) -> None:
+        """Say now what makes the level invalid; its rest may take an hour."""
+        what = f"{self.level.label}: {record.error_class}: {record.error}"
+        self.session.on_event(
+            Notice(text=f"{what}; the client's own fault, so do not use this level")
+        )
+
     def _phases(self, start_ns: int) -> AnyPhases:
         each = self.session.scenario.each_level
         warmup, measure = each.warmup_of(self.level), each.measure_of(self.level)
@@ -291,23 +312,15 @@ class LevelRun:
 
     async def _drive(self, dispatch: Dispatch) -> dict[str, Any]:
         """Run the dispatch while watching the client itself; returns the client's figures."""
-        lag = LoopLag()
-        cpu_before, wall_before = time.process_time(), now_ns()
+        burden = self._burden = Burden()
         ticker = asyncio.create_task(self._tick(dispatch))
         try:
             await dispatch.run()
         finally:
-            lag.close()
+            burden.close()
             if not ticker.cancel() and not ticker.cancelled():
                 ticker.result()  # it failed (a full disk): say so
-        wall_s = (now_ns() - wall_before) / NS_PER_S
-        lag.samples_ns.sort()
-        return {
-            "cpu_share": round((time.process_time() - cpu_before) / wall_s, 4),
-            "loop_lag_p99_ns": _p99(lag.samples_ns),
-            "loop_lag_max_ns": lag.largest_ns,
-            "rss_bytes": _peak_rss_bytes(),
-        }
+        return burden.figures()
 
     async def _tick(self, dispatch: Dispatch) -> None:
         session, carrier = self.session, dispatch.carrier
@@ -418,12 +431,3 @@ async def _preconnect(session: Session, wanted: int) -> None:
         await transport.origin(session.url).preconnect(wanted, session.limits.connect_s)
     except httpx.TransportError:
         return  # each request will find out, and its record will say so
-
-
-def _p99(ordered_ns: list[int]) -> int | None:
-    return ordered_ns[min(len(ordered_ns) - 1, int(0.99 * len(ordered_ns)))] if ordered_ns else None
-
-
-def _peak_rss_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

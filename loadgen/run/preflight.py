@@ -17,6 +17,7 @@ from loadgen.client.failures import is_certificate_error
 from loadgen.client.limits import Limits
 from loadgen.client.outcome import scrub
 from loadgen.client.requests import RequestOptions, body, probe_body, token_limit_hint
+from loadgen.client.stock import StockTransport, without_proxy
 from loadgen.client.transport import StampedTransport
 from loadgen.engines import ENGINES, Engine, engine_version, model_names, recognise
 from loadgen.errors import PreflightFailed, ServerUnreachable
@@ -27,6 +28,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.workload.prompt import Prompt
 
 _ASK_LIMIT_S = 10.0
+_OF_A_GATEWAY = (502, 503, 504)  # a proxy says these, too, where it does not reach the server
 _LISTED = 10  # models named in a message
 _OTHER_LIMIT: Mapping[str, Literal["max_tokens", "max_completion_tokens"]] = {
     "max_tokens": "max_completion_tokens",
@@ -67,10 +69,13 @@ class Preflight:
         self._transport = transport
         self._credentials = credentials
         self._limits = limits
+        self._proxy = transport.proxy if isinstance(transport, StockTransport) else None
         self._notes: list[str] = []
 
     async def run(self) -> Found:
         """Return what was learnt; raises ServerUnreachable or PreflightFailed."""
+        if self._proxy:
+            self._notes.append(f"through proxy {self._proxy}, stock transport: user-space stamps")
         unreachable = await self._connect()
         models_body, server_header = await self._models()
         version_body = await self._version()
@@ -110,12 +115,19 @@ class Preflight:
         except httpx.TransportError as error:
             raise self._no_connection(error) from error
         except TimeoutError as error:
+            way = f" to proxy {self._proxy}" if self._proxy else ""
             raise ServerUnreachable(
-                f"{self._target.masked_url}: connected, but no answer within {_ASK_LIMIT_S:g} s; "
-                "is this an inference server, and is it up?"
+                f"{self._target.masked_url}: connected{way}, but no answer within "
+                f"{_ASK_LIMIT_S:g} s; is this an inference server, and is it up?"
             ) from error
-        if response.status_code in (401, 403):
-            raise self._rejected(response.status_code)
+        status = response.status_code
+        if status in (401, 403, 407):
+            raise self._rejected(status)
+        if self._proxy and status in _OF_A_GATEWAY and not self._target.model:
+            raise ServerUnreachable(
+                f"{self._target.masked_url}: HTTP {status}, {self._either}; are both up? "
+                f"{self._direct}"
+            )
         return _found(response), response.headers.get("server")
 
     async def _version(self) -> bytes | None:
@@ -248,7 +260,10 @@ class Preflight:
                 )
         if outcome is Outcome.REFUSED and status in (400, 404, 405, 422):
             raise PreflightFailed(f"{where}: refuses a one-token request ({status}): {message}")
-        self._notes.append(f"the one-token probe failed ({error_class}: {message}); going on")
+        whose = f", {self._either}" if self._proxy and status in _OF_A_GATEWAY else ""
+        self._notes.append(
+            f"the one-token probe failed ({error_class}: {message}{whose}); going on"
+        )
 
     # --- asking
 
@@ -270,25 +285,56 @@ class Preflight:
 
     def _no_connection(self, error: httpx.TransportError) -> Exception:
         where = self._target.masked_url
+        if isinstance(error, httpx.ProxyError):
+            return self._refused_by_proxy(_last(error))
         if is_certificate_error(error):
             return PreflightFailed(
                 f"{where}: the server's certificate does not verify ({_last(error)}); "
                 "give its authority with --ca-file FILE, or accept any with --insecure"
+            )
+        if self._proxy:
+            return ServerUnreachable(
+                f"{where}: no connection through proxy {self._proxy} ({_last(error)}); "
+                f"is the proxy up? {self._direct}"
             )
         if "WRONG_VERSION_NUMBER" in str(error):
             return ServerUnreachable(f"{where}: does not speak TLS; did you mean http://?")
         return ServerUnreachable(f"{where}: no connection ({_last(error)}); is the server up?")
 
     def _rejected(self, status: int) -> PreflightFailed:
-        where = self._target.masked_url
-        if self._credentials.key_from:
+        where, key = self._target.masked_url, self._credentials.key_from
+        if self._proxy and status == 407:
+            return self._refused_by_proxy(f"HTTP {status}")
+        if self._proxy and status == 403:
+            likely = f"the key from {key} is wrong" if key else "a key is missing (LOADGEN_API_KEY)"
             return PreflightFailed(
-                f"{where}: rejects the key from {self._credentials.key_from} (HTTP {status})"
+                f"{where}: HTTP {status}, {self._either}: {likely}, or the proxy does not let you "
+                f"there; {self._direct}"
             )
+        if key:
+            return PreflightFailed(f"{where}: rejects the key from {key} (HTTP {status})")
         return PreflightFailed(
             f"{where}: wants a key (HTTP {status}); set LOADGEN_API_KEY, or give its header "
             "with --header"
         )
+
+    def _refused_by_proxy(self, said: str) -> PreflightFailed:
+        assert self._proxy is not None
+        mend = "is the server up, and does the proxy let you there?"
+        if "407" in said:
+            mend = f"give its user and password in {self._proxy.variable} (USER:PASSWORD@HOST);"
+        return PreflightFailed(
+            f"{self._target.masked_url}: proxy {self._proxy} refuses ({said}); {mend} "
+            f"{self._direct}"
+        )
+
+    @property
+    def _either(self) -> str:
+        return f"from the server or from proxy {self._proxy}"
+
+    @property
+    def _direct(self) -> str:
+        return without_proxy(httpx.URL(self._target.base_url).host)
 
 
 _PIECES: Mapping[str, Callable[[str, str], dict[str, Any]]] = {

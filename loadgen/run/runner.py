@@ -117,7 +117,7 @@ class _Run:
         directory = make_directory(self.out, name=self.scenario.name, started=self.started)
         found = prepared.found
         await self.sampling.begin(
-            found.engine,
+            found,
             credentials=self.credentials,
             transport=transport,
             directory=directory,
@@ -266,7 +266,7 @@ class _Run:
                 "unreachable": found.unreachable,
                 "transport": "own" if stamps else "stock",
                 "connections": target.connections,
-                "proxy": _without_credentials(self.proxy),
+                "proxy": self.proxy.masked if self.proxy else None,
                 "certificate_checked": not target.insecure,
             },
             "preflight": found.probe,
@@ -331,10 +331,3 @@ def _system_fault(failure: BaseException) -> OSError | None:
 def _status(levels: list[dict[str, Any]]) -> str:
     aborted = any(entry["stop_reason"].startswith("abort") for entry in levels)
     return "failed" if aborted else "complete"
-
-
-def _without_credentials(proxy: str | None) -> str | None:
-    if proxy is None:
-        return None
-    scheme, _, rest = proxy.rpartition("://")
-    return f"{scheme or 'http'}://{rest.rpartition('@')[2]}"

@@ -7,10 +7,11 @@ from pathlib import Path
 import httpx
 import orjson
 
+from loadgen.client.envelope import Envelope
 from loadgen.client.limits import Limits
 from loadgen.client.requests import RequestOptions, expects_many, fields, several_prompts
-from loadgen.client.stock import stock_transport
-from loadgen.client.transport import WIRE_BYTES, StampedTransport, ssl_context, wire_bytes
+from loadgen.client.stock import Proxy, stock_transport
+from loadgen.client.transport import StampedTransport, ssl_context
 from loadgen.engines import Engine
 from loadgen.errors import UsageError
 from loadgen.run.events import Event
@@ -70,7 +71,7 @@ def open_session(
     )
 
 
-def transport_of(scenario: Scenario, *, proxy: str | None) -> httpx.AsyncBaseTransport:
+def transport_of(scenario: Scenario, *, proxy: Proxy | None) -> httpx.AsyncBaseTransport:
     """Return the transport a scenario asks for; behind a proxy only httpx's own will do."""
     target = scenario.target
     context = None
@@ -112,16 +113,13 @@ def _caller(
     options = RequestOptions(
         endpoint=scenario.target.endpoint, fixed_output=True, extra=scenario.request
     )
-    url = httpx.URL(scenario.target.endpoint_url())
+    envelope = Envelope(httpx.URL(scenario.target.endpoint_url()), credentials.headers)
 
     def call(prompt: Prompt) -> Call:
         said = fields(prompt, model=prompt.model or model, engine=engine, options=options)
-        content = orjson.dumps(said)
-        request = httpx.Request("POST", url, headers=credentials.headers, content=content)
-        request.extensions[WIRE_BYTES] = wire_bytes(request)
         return Call(
             prompt=prompt,
-            request=request,
+            request=envelope.around(orjson.dumps(said)),
             expects_many=expects_many(said),
             several_prompts=several_prompts(said),
         )

@@ -136,11 +136,11 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES="
 
 
 def _unwrapped(words: Sequence[str]) -> list[str]:
-    """Return the words inside ``sh -c '…'``, and a path's last part for the program."""
+    """Return the words inside ``sh -c '…'``, with those that it is given (``$0``, ``$@``)."""
     made = list(words)
     if len(made) > 2 and made[0].rpartition("/")[2] in ("sh", "bash") and made[1] in ("-c", "-lc"):
         try:
-            made = shlex.split(made[2])
+            made = [*shlex.split(made[2]), *made[3:]]
         except ValueError:
             return []
     return made

@@ -18,7 +18,7 @@ async def refuse_public_target(scenario: Scenario, *, proxied: bool) -> None:
     """
     if not scenario.replays or scenario.target.allow_public:
         return
-    host = httpx.URL(scenario.target.base_url).host
+    host = httpx.URL(scenario.target.base_url).raw_host.decode("ascii")  # as it is looked up
     addresses = await _addresses_of(host)
     public = [one for one in addresses if not is_private(one)]
     if public or (proxied and not addresses):
@@ -41,6 +41,6 @@ async def _addresses_of(host: str) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: no name, as IDNA has it
         return []
     return [str(entry[4][0]) for entry in found]

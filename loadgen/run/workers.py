@@ -365,6 +365,7 @@ def merge_entries(entries: list[dict[str, Any]]) -> dict[str, Any]:
         "mean_in_flight": _sum(entry["mean_in_flight"] for entry in entries),
         "client": {
             "cpu_share": _extreme(max, clients, "cpu_share"),
+            "cpu_ns": _sum(client["cpu_ns"] for client in clients),
             "loop_lag_p99_ns": _extreme(max, clients, "loop_lag_p99_ns"),
             "loop_lag_max_ns": _extreme(max, clients, "loop_lag_max_ns"),
             "rss_bytes": _sum(client["rss_bytes"] for client in clients),

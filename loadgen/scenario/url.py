@@ -1,5 +1,6 @@
 """One server, many ways to write its address: the forms that mean the same become one."""
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -10,6 +11,7 @@ MASK = "***"
 _ENDPOINT_SUFFIX = re.compile(r"/(chat/completions|completions|models)$")
 # A path that already names its API version ("/v1", "/api/v3") or is Azure's is left as it stands.
 _VERSIONED = re.compile(r"(/v[0-9]+[a-z0-9]*|/openai)$|/openai/deployments/")
+_LIKE_IPV4 = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+")
 _OPEN_QUERY_KEYS = frozenset({"api-version"})
 
 
@@ -25,8 +27,10 @@ def url_problem(url: str) -> str | None:
     """Say what is wrong with an address and what to write instead; None if it will do."""
     if not url.strip():
         return "is empty; write the server's address, like http://localhost:8000"
-    if re.search(r"[\s\x00-\x1f\x7f]", url):
-        return "holds a space or a control character; write it like http://localhost:8000"
+    if " " in url or not url.isprintable():
+        return (
+            "holds a space or a character that does not print; write it like http://localhost:8000"
+        )
     if "://" not in url:
         return f"has no scheme; did you mean 'http://{_without_user(url)}'?"
     parts = _split(url)
@@ -38,6 +42,8 @@ def url_problem(url: str) -> str | None:
         return "names no host; write it like http://localhost:8000"
     if parts.fragment:
         return "has a part after '#', which is never sent; leave it out"
+    if why := _host_problem(parts.hostname, bracketed="[" in parts.netloc):
+        return f"names the host '{parts.hostname}', {why}; write it like http://localhost:8000"
     return None
 
 
@@ -96,6 +102,26 @@ def masked_url(url: str) -> str:
         for key, value in parse_qsl(parts.query, keep_blank_values=True)
     ]
     return parts._replace(netloc=netloc, query=urlencode(query, safe="*")).geturl()
+
+
+def _host_problem(host: str, *, bracketed: bool) -> str | None:
+    """Say why a host cannot exist: what neither ``getaddrinfo`` nor httpx would even look up."""
+    try:
+        if bracketed:
+            ipaddress.IPv6Address(host)
+        elif _LIKE_IPV4.fullmatch(host):
+            ipaddress.IPv4Address(host)
+    except ValueError:
+        return f"which is not an IPv{6 if bracketed else 4} address"
+    try:
+        host.encode("idna")
+        if not host.isascii() or host.startswith("xn--"):
+            import idna  # httpx's rules, newer than those of Python's codec; most hosts need none
+
+            idna.decode(idna.encode(host))
+    except UnicodeError:
+        return "which is no name: its parts have 1 to 63 letters, digits and dashes each"
+    return None
 
 
 def _split(url: str) -> SplitResult | None:

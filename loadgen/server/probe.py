@@ -14,7 +14,7 @@ from loadgen.client.exchange import Exchange
 from loadgen.client.limits import Limits
 from loadgen.client.outcome import scrub
 from loadgen.client.requests import HEADERS, RequestOptions, probe_body
-from loadgen.client.stock import proxy_for, stock_transport
+from loadgen.client.stock import StockTransport, proxy_for, stock_transport, without_proxy
 from loadgen.client.transport import ssl_context
 from loadgen.engines import UNKNOWN, by_name, model_names
 from loadgen.errors import PreflightFailed, UsageError
@@ -48,6 +48,7 @@ class Prober:
         self._engine = UNKNOWN if target.engine == "auto" else by_name(target.engine)
         self._refusals = 0
         self._transport = _transport(target)
+        self._proxy = self._transport.proxy
         self._client = httpx.AsyncClient(
             transport=self._transport, headers=self._headers, timeout=_ASK_S, trust_env=False
         )
@@ -66,7 +67,8 @@ class Prober:
             failure = await self._first_failure()
         except httpx.HTTPError as error:
             words = str(error) or type(error).__name__
-            failure = Failure(text=self._plain(f"no answer ({words})"))
+            way = f" through proxy {self._proxy}" if self._proxy else ""
+            failure = Failure(text=self._plain(f"no answer{way} ({words})"))
         if self._refusals == refusals:  # something else came between
             self._refusals = 0
         return failure
@@ -123,13 +125,18 @@ class Prober:
         return Failure(text=text)
 
     def _refused(self, what: str, response: httpx.Response) -> Failure:
-        if response.status_code in (401, 403):
+        status, where = response.status_code, self._target.masked_url
+        if self._proxy and status in (403, 407):
             raise PreflightFailed(
-                f"{self._target.masked_url}: wants another key (HTTP {response.status_code}); set "
-                "LOADGEN_API_KEY"
+                f"{where}: HTTP {status}, from the server or from proxy {self._proxy}; set "
+                f"LOADGEN_API_KEY, or, {without_proxy(response.url.host)}"
+            )
+        if status in (401, 403):
+            raise PreflightFailed(
+                f"{where}: wants another key (HTTP {status}); set LOADGEN_API_KEY"
             )
         said = self._plain(_words(response.content))
-        return Failure(text=f"{what}: HTTP {response.status_code}{f' ({said})' if said else ''}")
+        return Failure(text=f"{what}: HTTP {status}{f' ({said})' if said else ''}")
 
     def _perhaps_final(self, text: str) -> Failure:
         """A server may still be loading: only what stays is final."""
@@ -140,7 +147,7 @@ class Prober:
         return scrub(mask(text, self._secrets), self._secrets)
 
 
-def _transport(target: Target) -> httpx.AsyncBaseTransport:
+def _transport(target: Target) -> StockTransport:
     context = None
     if target.base_url.startswith("https"):
         try:

@@ -41,6 +41,10 @@ async def serve(
 
     try:
         server = await loop.create_server(connection, host, port, ssl=context, backlog=4096)
+    except UnicodeError:
+        raise UsageError(
+            f"--host {host}: is not the name of a host; write it like 127.0.0.1"
+        ) from None
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise EnvironmentFault(

@@ -333,12 +333,11 @@ def _closed_run(
     entry, level = results(directory)
     truth = told(port, "/stats")
     tokens = streams * waves * 64
-    wall_s = (entry["end_ns"] - entry["start_ns"]) / 1e9
     return {
         "share": waves * cycle_s / truth["span_s"],
         "ttft_error_ms": level["ttft"]["p99"]["value"] - truth["ttft"]["p99"],
         "recv_lag_ms": truth["recv_lag_us"]["p99"] / 1000,
-        "cpu_us": entry["client"]["cpu_share"] * wall_s / tokens * 1e6,
+        "cpu_us": entry["client"]["cpu_ns"] / tokens / 1e3,
         "cpu_us_whole": cpu_s / tokens * 1e6,
         "rss_mb": entry["client"]["rss_bytes"] / 1e6,
         "loop_lag_max_ms": entry["client"]["loop_lag_max_ns"] / 1e6,

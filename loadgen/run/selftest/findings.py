@@ -124,18 +124,18 @@ def _verdict(sound: Sequence[Rung], broken: Rung | None) -> str:
     )
     if broken is None:
         return f"{reach}; no higher load was tried"
-    return f"{reach}; {_why(broken)}"
+    return f"{reach}; beyond that, {_why(broken)}"
 
 
 def _why(rung: Rung) -> str:
     match limit_of(rung):
         case "client":
             busy = f"{rung.cpu_share or 0:.0%}"
-            return f"beyond that this client's core is full ({busy}): use several processes"
+            return f"this client's core is full ({busy}): use several processes"
         case "simulator":
             busy = f"{rung.simulator_cpu_share or 0:.0%}"
             return (
-                f"beyond that the simulator was the limit (its core {busy} busy, the client's"
+                f"the simulator was the limit (its core {busy} busy, the client's"
                 f" {rung.cpu_share or 0:.0%}); the client may reach further"
             )
         case "other work":

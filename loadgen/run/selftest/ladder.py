@@ -43,19 +43,23 @@ from loadgen.workload.prompt import Prompt
 STEP_S = 0.02
 """The simulator emits one token of every stream at each step, as a batched engine does."""
 
-SIMULATOR_FLAGS = (
-    f"--step-base={STEP_S}s", "--step-per-sequence=0s", "--step-per-context-token=0s",
-    "--prefill-rate=1000000000/s", "--step-tokens=1000000", "--max-running=2048",
-    "--kv-tokens=10000000", "--prefix-cache-tokens=0",
-)  # fmt: skip
-"""What makes a simulator of the ladder: a step of fixed length, and no queue."""
-
 _TOKENS = (25, 75)  # answers of unlike lengths, so that they do not all end in one step
 _SPREAD = 37  # a step through those lengths that visits them all, in no order
 _WARMUP_S = 0.6
 _DRAIN_S = 4.0
 _GIVE_UP = 0.6  # below this share of the load asked for, higher rungs tell nothing new
 _STREAMS_OF_MEMORY = 128  # fewer more of them do not show in the size of the process
+
+
+def simulator_flags(streams: Sequence[int]) -> tuple[str, ...]:
+    """Return what makes a simulator of the ladder: a step of fixed length, and no queue."""
+    places = 2 * max(streams)  # a stream that was cut may keep its own for a moment
+    return (
+        f"--step-base={STEP_S}s", "--step-per-sequence=0s", "--step-per-context-token=0s",
+        "--prefill-rate=1000000000/s", "--step-tokens=1000000",
+        f"--max-running={places}",
+        "--kv-tokens=10000000", "--prefix-cache-tokens=0",
+    )  # fmt: skip
 
 
 def climb(
@@ -253,9 +257,7 @@ def _p99(distribution: Distribution) -> float | None:
 
 def _cpu_us_per_chunk(level: LevelSummary, run: RunData) -> float | None:
     """CPU of the whole level (warm-up, drain, decoding, writing down) / its chunks."""
-    entry = run.manifest["levels"][0]
-    wall_us = (entry["end_ns"] - entry["start_ns"]) / 1e3
-    return level.client["cpu_share"] * wall_us / len(run.chunks) if len(run.chunks) else None
+    return level.client["cpu_ns"] / 1e3 / len(run.chunks) if len(run.chunks) else None
 
 
 def _machine() -> dict[str, Any]:
