@@ -235,6 +235,12 @@ def test_send_lag_is_what_connecting_and_throttling_leave() -> None:
     assert metric(run, "lateness") == [50]
 
 
+def test_what_a_request_waited_for_in_earlier_attempts_is_no_send_lag() -> None:
+    times = {"connect_start_ms": 112, "connected_ms": 120, "earlier_connects_ms": 500}
+    run = make_run([record(sent=630, due_ms=100, slot_ms=105, attempts=2, at=[10], **times)])
+    assert metric(run, "send_lag") == [630 - 105 - 8 - 500]
+
+
 def test_a_connection_made_ahead_takes_nothing_off_the_send_lag() -> None:
     times = {"connect_start_ms": 10, "connected_ms": 30, "connection": "new"}
     run = make_run([record(sent=103, due_ms=100, slot_ms=100, at=[10], **times)])

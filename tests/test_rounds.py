@@ -6,10 +6,12 @@ from make import level, make_run, record
 from report_make import level as summed
 from report_make import view
 
+from loadgen.analysis.distribution import QUANTILES
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.stats import t_interval
-from loadgen.analysis.summary import LevelSummary, RoundFigures
+from loadgen.analysis.summary import LevelSummary, Quantile, RoundFigures
 from loadgen.analysis.table import RunData
+from loadgen.analysis.times import SPEEDS, TIMES, _wider
 from loadgen.report.write import view_of
 
 
@@ -42,6 +44,30 @@ def test_like_rounds_keep_the_interval_of_the_samples() -> None:
     alike = only(of_rounds(100, 100, 100)).ttft
     assert not alike.p90.by_rounds
     assert alike.p90.low < alike.p90.value < alike.p90.high
+
+
+@pytest.mark.parametrize("slow", [[1000.0], [300.0, 900.0]], ids=["one", "two"])
+@pytest.mark.parametrize("rounds", [3, 5, 10], ids=lambda n: f"of {n}")
+def test_no_interval_leaves_its_own_percentile_out(rounds: int, slow: list[float]) -> None:
+    """The pooled p95 lies in the slow rounds, far from the mean of all rounds' p95."""
+    found = only(of_rounds(*[100.0] * (rounds - len(slow)), *slow, n=200))
+    for name in (*TIMES, *SPEEDS, "itl"):
+        for quantile in QUANTILES:
+            one = getattr(getattr(found, name), quantile)
+            if one.low is not None:
+                assert one.low <= one.value, (name, quantile)
+                assert one.high is None or one.value <= one.high, (name, quantile)
+    assert found.ttft.p95.by_rounds
+    assert found.ttft.p95.low < 100 < found.ttft.p95.high
+
+
+def test_an_interval_by_rounds_holds_that_of_the_samples_too() -> None:
+    pooled = Quantile(value=100, low=80, high=104)
+    between = Quantile(low=97, high=130)
+    assert _wider(pooled, between) == Quantile(value=100, low=80, high=130, by_rounds=True)
+    opened = Quantile(value=100, low=98)
+    assert _wider(opened, between) == Quantile(value=100, low=97, high=None, by_rounds=True)
+    assert _wider(pooled, Quantile(low=81, high=103)) == pooled
 
 
 def test_two_rounds_have_no_interval_between_them() -> None:

@@ -46,6 +46,9 @@ UNCLEAR = ObjectiveResult(
     objective="ttft p95 <= 1s", verdict="unclear", n=100, misses=5, needed=208
 )
 GREW = Steadiness(verdict="saturated", in_system_growth=180.4)
+FILLING = Steadiness(verdict="still filling", takes_s=11.2, filling_s=10.0)
+FAR = Steadiness(verdict="drift", drifting=["TPOT"], tpot_change=13.0, tpot_ends=[50.0, 700.0])
+FALLS = Steadiness(verdict="drift", drifting=["output tok/s"], thirds_change=-0.132)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +74,16 @@ GREW = Steadiness(verdict="saturated", in_system_growth=180.4)
          "warn"),
         ({"repeated_prompts": 0.95}, "repeated prompts", 0.95, "warn"),
         ({"steadiness": GREW}, "queue grew by", 180, "warn"),
+        ({"steadiness": FILLING}, "still filling for", 10.0, "warn"),
+        ({"steadiness": FAR}, "TPOT rose from 50 ms to", 700, "warn"),
+        ({"steadiness": FALLS}, "output tok/s fell by", 0.132, "warn"),
         ({"by_round": rounds(100, 130)}, "rounds apart by", 0.184, "warn"),
         ({"roofline_share": 1.2}, "share of the decode roofline", 1.2, "warn"),
     ],
     ids=["record lost", "negative", "client fault", "some dropped", "many dropped", "unfinished",
          "in flight", "some errors", "most failed", "short window", "F01 few samples", "unclear",
          "F06 input", "F08 early stop", "longer", "F04 cached", "server's counters", "F04 repeated",
-         "saturated", "F13 rounds", "roofline"],
+         "saturated", "filling", "rose far", "F12 fell", "F13 rounds", "roofline"],
 )  # fmt: skip
 def test_what_spoils_a_level_is_found_named_and_numbered(
     spoilt: dict[str, Any], name: str, value: float, verdict: str

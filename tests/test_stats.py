@@ -4,8 +4,6 @@ import pytest
 from loadgen.analysis.distribution import distribution, pooled_gaps_ms, with_failures
 from loadgen.analysis.stats import (
     Floats,
-    Interval,
-    cluster_intervals,
     effective_n,
     interval_ranks,
     is_met,
@@ -18,6 +16,7 @@ from loadgen.analysis.stats import (
     student_t,
     trend,
     wilson,
+    worth_in_clusters,
 )
 
 ONE_TO_TEN = np.arange(1.0, 11.0)
@@ -108,10 +107,16 @@ def test_a_trend_by_hand() -> None:
     at, noise = np.arange(100.0), np.tile([1.0, -1.0], 50)
     found = trend(at, 10 + 0.05 * at + noise)
     assert found is not None
-    assert (found.start, found.growth) == (pytest.approx(10), pytest.approx(4.95))
-    assert found.share == pytest.approx(0.495)
+    assert (found.first, found.growth) == (pytest.approx(10.725), pytest.approx(4.95))
+    assert found.share == pytest.approx(4.95 / 10.725)  # of the second of ten batches
     assert found.t > 100
     assert trend(at[:49], noise[:49]) is None
+
+
+def test_a_late_rise_is_a_share_of_the_beginning_although_the_line_begins_below_zero() -> None:
+    found = trend(np.arange(100.0), np.array([50.0] * 70 + [700.0] * 30))
+    assert found.first == 50
+    assert found.share > 10
 
 
 @pytest.mark.parametrize(
@@ -245,36 +250,70 @@ def test_with_nothing_but_failures_a_percentile_is_above_everything() -> None:
 
 def test_no_samples_give_an_empty_distribution() -> None:
     assert distribution(np.array([np.nan])).n == 0
-    assert pooled_gaps_ms(np.array([]), np.array([], dtype=np.int64)).p50.value is None
+    none = np.array([], dtype=np.int64)
+    assert pooled_gaps_ms(np.array([]), request=none, at_ns=none).p50.value is None
 
 
-def test_the_interval_of_pooled_gaps_counts_requests_not_gaps() -> None:
+QUANTILES = [0.5, 0.95, 0.99]
+
+
+def test_gaps_of_requests_that_differ_are_worth_their_requests() -> None:
     rng = np.random.default_rng(1)
     gaps = np.repeat(rng.normal(50, 10, size=40), 100) + rng.normal(size=4000)
-    requests = np.repeat(np.arange(40), 100)
-    clustered = cluster_intervals(gaps, requests, [0.5])[0]
-    ranks = interval_ranks(4000, 0.5)
-    ordered = np.sort(gaps)
-    naive = ordered[ranks.high - 1] - ordered[ranks.low - 1]
-    assert clustered.high - clustered.low > 3 * naive
+    requests, at = np.repeat(np.arange(40), 100), rng.permutation(4000)
+    (worth,) = worth_in_clusters(gaps, [0.5], cluster=requests, at=at)
+    assert 20 < worth < 60
 
 
-def test_a_clustered_interval_is_the_same_each_time_and_absent_for_few_requests() -> None:
-    gaps, requests = np.arange(6000.0), np.repeat(np.arange(600), 10)
-    first = cluster_intervals(gaps, requests, [0.5, 0.99])
-    assert first == cluster_intervals(gaps, requests, [0.5, 0.99])
-    assert all(isinstance(interval, Interval) for interval in first)
-    assert cluster_intervals(gaps[:190], requests[:190], [0.5]) == [None]
-    assert cluster_intervals(gaps[:200], requests[:200], [0.5, 0.99])[1] is None
+def test_gaps_that_share_their_steps_are_worth_the_steps_however_many_streams_there_are() -> None:
+    steps, streams = np.random.default_rng(2).normal(50, 10, size=1000), 64
+    gaps, at = np.tile(steps, streams), np.tile(np.arange(1000), streams)
+    requests = np.repeat(np.arange(streams * 20), 50)
+    for quantile, worth in zip(
+        QUANTILES, worth_in_clusters(gaps, QUANTILES, cluster=requests, at=at), strict=True
+    ):
+        assert 100 < worth < 2000, quantile
+
+
+def test_gaps_that_are_slow_for_a_while_are_worth_little() -> None:
+    gaps = np.concatenate((np.full(3000, 10.0), np.full(3000, 20.0))) + np.tile([0, 1], 3000)
+    requests, at = np.repeat(np.arange(600), 10), np.arange(6000)
+    assert worth_in_clusters(gaps, [0.5], cluster=requests, at=at)[0] < 6
+    shuffled = np.random.default_rng(3).permutation(6000)
+    alike = worth_in_clusters(gaps[shuffled], [0.5], cluster=requests, at=at)
+    assert alike[0] > 600
+
+
+def test_equal_gaps_are_worth_all_of_them_and_gaps_of_few_requests_nothing() -> None:
+    requests, at = np.repeat(np.arange(600), 10), np.arange(6000)
+    assert worth_in_clusters(np.full(6000, 9.0), QUANTILES, cluster=requests, at=at) == [6000] * 3
+    few = [np.arange(190.0), requests[:190], at[:190]]
+    assert worth_in_clusters(few[0], [0.5], cluster=few[1], at=few[2]) == [0]
+    found = worth_in_clusters(np.arange(200.0), [0.5, 0.99], cluster=requests[:200], at=at[:200])
+    assert found[1] == 0
+
+
+def test_pooled_gaps_tell_their_requests_and_what_they_are_worth_at_least() -> None:
+    rng = np.random.default_rng(4)
+    requests, at = np.repeat(np.arange(600), 10), np.arange(6000)
+    gaps = rng.normal(50e6, 1e6, size=6000)
+    found = pooled_gaps_ms(gaps, request=requests, at_ns=at)
+    worth = worth_in_clusters(gaps, [0.5, 0.9, 0.95, 0.99], cluster=requests, at=at)
+    assert (found.requests, found.effective_n) == (600, pytest.approx(min(worth)))
+    assert found.p50.low < found.p50.value < found.p50.high
 
 
 @pytest.mark.slow
-def test_clustered_intervals_hold_the_truth_in_nine_draws_of_ten() -> None:
+def test_intervals_of_gaps_hold_the_truth_in_nine_draws_of_ten_where_requests_differ() -> None:
     rng = np.random.default_rng(9)
     truth = np.quantile(rng.normal(size=400_000) * np.sqrt(2), [0.5, 0.95])
     held = np.zeros(2)
+    requests, at = np.repeat(np.arange(200), 20), np.arange(4000)
     for _ in range(150):
-        gaps = np.repeat(rng.normal(size=60), 20) + rng.normal(size=1200)
-        found = cluster_intervals(gaps, np.repeat(np.arange(60), 20), [0.5, 0.95])
-        held += [one.low <= true <= one.high for one, true in zip(found, truth, strict=True)]
-    assert (held / 150 >= 0.88).all()
+        gaps = (20 + np.repeat(rng.normal(size=200), 20) + rng.normal(size=4000)) * 1e6
+        one = pooled_gaps_ms(gaps, request=requests, at_ns=at)
+        held += [
+            found.low <= 20 + true <= found.high
+            for found, true in zip((one.p50, one.p95), truth, strict=True)
+        ]
+    assert (held / 150 >= 0.90).all()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from make import level, make_run, record
-from virtual import closed_run, open_run, poisson, queue_run, scenario_of
+from virtual import as_load, closed_run, open_run, poisson, queue_run, scenario_of
 
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.summary import Check, LevelSummary
@@ -16,6 +16,8 @@ from loadgen.simulator.engine import EngineSpec
 pytestmark = pytest.mark.slow  # seconds in all
 
 COLD = EngineSpec(cold_start_s=5.0)
+RAMP = {"segments": [{"from": "1/s", "to": "9/s", "for": "60s"}]}
+LOG = {"speed": 2.0}
 
 
 def only(run: RunData) -> LevelSummary:
@@ -86,13 +88,66 @@ def test_truncate_off_keeps_all(told: object) -> None:
 
 
 def test_a_load_that_varies_by_itself_is_not_cut_and_not_judged() -> None:
-    run = queue_run(np.arange(480) / 8, np.full(480, 0.2))
-    told = {"levels": [{"segments": [{"from": "1/s", "to": "9/s", "for": "60s"}]}]}
-    run = replace(run, manifest={**run.manifest, "scenario": told})
-    entry = {**run.manifest["levels"][0], "rate": None}
-    run = replace(run, manifest={**run.manifest, "levels": [entry]})
+    due = np.cumsum(np.linspace(1, 0.3, 200))
+    run = as_load(queue_run(due, np.full(200, 0.2)), **RAMP)
     assert left_out(run) == "no warm-up; nothing cut (the load itself varies)"
     assert only(run).steadiness.verdict == "unknown"
+
+
+@pytest.mark.parametrize("asked", [RAMP, LOG], ids=["segments", "a log"])
+def test_a_load_that_varies_saturates_as_well_and_its_times_are_withheld(
+    asked: dict[str, object],
+) -> None:
+    run = as_load(queue_run(np.arange(480) / 8, np.full(480, 0.2)), **asked)
+    found = only(run)
+    assert (found.steadiness.verdict, found.ttft.withheld) == ("saturated", True)
+    assert found.steadiness.drifting == []
+    told = check(found, "queue grew by")
+    assert told.value == pytest.approx(180, abs=3)
+    assert told.text.endswith("withheld; send less (segments, speed)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [({"rate": "8/s"}, "saturated"), ({"sessions": 512}, "drift"), ({"concurrency": 512}, "drift")],
+    ids=["open", "sessions", "closed"],
+)
+def test_where_the_manifest_says_little_of_a_level_its_kind_is_as_asked(
+    asked: dict[str, object], verdict: str
+) -> None:
+    run = as_load(queue_run(np.arange(480) / 8, np.full(480, 0.2)), **asked)
+    assert only(run).steadiness.verdict == verdict
+
+
+@pytest.mark.parametrize("asked", [RAMP, LOG], ids=["segments", "a log"])
+def test_a_server_is_not_blamed_for_arrivals_that_become_fewer(asked: dict[str, object]) -> None:
+    due = np.cumsum(np.linspace(0.1, 0.4, 600))
+    found = only(as_load(queue_run(due, np.full(600, 0.2), servers=8), **asked))
+    assert found.steadiness.thirds_change < -0.4
+    assert found.steadiness.drifting == []
+    assert {one.name for one in found.checks if one.verdict != "pass"} == set()
+
+
+@pytest.mark.parametrize("asked", [RAMP, LOG], ids=["segments", "a log"])
+def test_a_queue_that_came_and_went_is_told_and_does_not_saturate(asked: dict[str, object]) -> None:
+    """5 requests/s are served; 2 come, 20 for 10 s of 120, then 2 again."""
+    calm, spike = np.arange(100) / 2, 50 + np.arange(200) / 20
+    due = np.concatenate([calm, spike, 60 + np.arange(120) / 2])
+    run = as_load(queue_run(due, np.full(420, 0.2)), **asked)
+    found = summarise(run)
+    steady = found.levels[0].steadiness
+    assert (steady.verdict, steady.queue_peak) == ("unknown", pytest.approx(150, abs=3))
+    assert not found.levels[0].ttft.withheld
+    (told,) = [text for text in found.warnings if "a queue came and went" in text]
+    assert "requests waited for a first token, and TTFT from due was 2" in told
+
+
+def test_a_queue_that_stays_short_is_no_finding() -> None:
+    due = poisson(3.5, 800, seed=4)
+    service = np.random.default_rng(5).exponential(0.2, 800)
+    run = as_load(queue_run(due, service, servers=4), **LOG)
+    assert only(run).steadiness.queue_peak is None
+    assert summarise(run).warnings == []
 
 
 def test_a_series_that_never_settles_cuts_nothing_and_is_told() -> None:
@@ -226,6 +281,47 @@ def test_a_level_that_fills_up_is_not_saturated() -> None:
     found = only(queue_run(np.arange(300) / 10, np.full(300, 4.0), servers=100))
     assert found.steadiness.in_system_growth > 30
     assert found.steadiness.verdict == "steady"
+
+
+def test_a_level_that_ends_before_it_is_full_is_still_filling_and_not_saturated() -> None:
+    """10 requests/s of 11 s each for 10 s: none of them has ended by then."""
+    found = only(queue_run(np.arange(100) / 10, np.full(100, 11.0), servers=256, warmup=2))
+    assert (found.steadiness.verdict, found.ttft.withheld) == ("still filling", False)
+    told = check(found, "still filling for")
+    assert (told.verdict, told.value) == ("warn", pytest.approx(9.7, abs=0.1))
+    assert told.text.startswith("requests take 11 s (p95) and the level measured 9.7 s")
+    assert "warm up for 11 s or more (each_level.warmup)" in told.text
+
+
+def test_a_warm_up_as_long_as_a_request_fills_a_level() -> None:
+    found = only(queue_run(np.arange(300) / 10, np.full(300, 11.0), servers=256, warmup=115))
+    assert found.steadiness.verdict == "steady"
+
+
+def test_times_that_rise_while_a_level_fills_up_are_no_drift() -> None:
+    """TTFT and TPOT follow what is in flight, for as long as a request takes: 17 of 80 s."""
+    spec = EngineSpec(max_running=256, kv_tokens=10**7, step_base_s=0.02, step_per_sequence_s=2e-4)
+    due = np.arange(320) / 4
+    found = only(open_run(spec, due_s=due, warmup=2, rate=4.0, output=500))
+    assert (found.steadiness.verdict, found.steadiness.drifting) == ("steady", [])
+
+
+@pytest.mark.parametrize("late", [0.3, 0.2, 0.1], ids=str)
+@pytest.mark.parametrize("ms", [200.0, 700.0], ids=str)
+def test_a_rise_that_comes_late_is_drift_and_told_as_from_what_to_what(
+    late: float, ms: float
+) -> None:
+    rng = np.random.default_rng(0)
+    later = np.arange(600) >= 600 * (1 - late)
+    first = np.where(later, ms, 50.0) * rng.lognormal(0, 0.1, 600)
+    records = [record(n, sent=2000.0 * n, at=[one, one + 500]) for n, one in enumerate(first)]
+    found = only(make_run(records, [level(window=(0, 1_200_000), concurrency=1)]))
+    assert (found.steadiness.verdict, found.steadiness.drifting) == ("drift", ["TTFT"])
+    told = check(found, "TTFT rose from 50")
+    assert (told.verdict, told.unit) == ("warn", "ms")
+    assert told.value == pytest.approx(ms, rel=0.05)
+    times = float(told.text.split(" times as much, from the first")[0])
+    assert times == pytest.approx(ms / 50, rel=0.05)
 
 
 def test_a_slow_rise_of_ttft_without_a_growing_queue_is_drift() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from virtual import poisson, queue_run
+from virtual import as_load, open_run, poisson, queue_run
 
 from loadgen.analysis.course import steadiness
 from loadgen.analysis.distribution import distribution
@@ -13,6 +13,7 @@ from loadgen.analysis.stats import Floats, mser5
 from loadgen.analysis.summary import Steadiness
 from loadgen.analysis.table import RunData
 from loadgen.analysis.window import levels_of, placed, windows_of
+from loadgen.simulator.engine import EngineSpec
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +127,61 @@ def test_a_steady_queue_is_called_saturated_in_at_most_5_of_100(
         for seed in range(60)
     ]
     assert np.mean([verdict == "saturated" for verdict in found]) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("output", "lasts_s"),
+    [(200, 30), (500, 30), (800, 30), (800, 60), (1000, 120)],
+    ids=["E2E 5 s of 30", "14 s of 30", "25 s of 30", "28 s of 60", "44 s of 120"],
+)
+def test_a_level_that_fills_up_is_called_saturated_in_at_most_5_of_100(
+    output: int, lasts_s: int
+) -> None:
+    """4 requests/s, a server with places for all of them, whose steps grow with the batch."""
+    spec = EngineSpec(max_running=256, kv_tokens=10**7, step_tokens=2048, noise=0.05,
+                      step_base_s=0.02, step_per_sequence_s=1e-4)  # fmt: skip
+    found = []
+    for seed in range(20):
+        due = poisson(4, 6 * lasts_s, seed=seed)
+        due = due[due < lasts_s + 0.5]
+        run = open_run(spec, due_s=due, warmup=2, seed=seed, rate=4.0, output=output)
+        found.append(course(run).verdict)
+    assert np.mean([verdict == "saturated" for verdict in found]) <= 0.05
+
+
+def arrivals(at_least: float, at_most: float, *, lasts_s: float, seed: int) -> Floats:
+    """Poisson arrivals whose rate rises evenly from one to the other."""
+    rng = np.random.default_rng(seed)
+    due = np.cumsum(rng.exponential(1 / at_most, int(2 * at_most * lasts_s)))
+    due = due[due < lasts_s]
+    rates = at_least + (at_most - at_least) * due / lasts_s
+    return due[rng.random(len(due)) < rates / at_most]
+
+
+LOG: dict[str, object] = {"speed": 2.0}
+RAMP: dict[str, object] = {"segments": [{"from": "2/s", "to": "12/s", "for": "2m"}]}
+
+
+@pytest.mark.parametrize("load", [1.3, 1.6, 2.0], ids=str)
+def test_a_log_above_capacity_is_called_saturated_in_95_of_100(load: float) -> None:
+    runs = (queue(load, 800, servers=8, service=exponential, seed=seed) for seed in range(40))
+    found = [course(as_load(run, **LOG)).verdict for run in runs]
+    assert np.mean([verdict == "saturated" for verdict in found]) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("at_most", "saturated"), [(12.0, True), (4.0, False)], ids=["past 5/s", "up to 4 of 5/s"]
+)
+def test_a_ramp_is_saturated_only_where_it_passes_the_capacity(
+    at_most: float, saturated: bool
+) -> None:
+    found = []
+    for seed in range(40):
+        due = arrivals(1, at_most, lasts_s=120, seed=seed)
+        service = np.random.default_rng(seed).exponential(1, len(due))
+        found.append(course(as_load(queue_run(due, service, servers=5), **RAMP)).verdict)
+    share = np.mean([verdict == "saturated" for verdict in found])
+    assert share >= 0.95 if saturated else share <= 0.05
 
 
 def test_a_slow_rise_of_ttft_is_drift_and_not_saturation() -> None:

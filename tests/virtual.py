@@ -40,14 +40,20 @@ def closed_run(
 
 
 def open_run(
-    spec: EngineSpec, *, due_s: Iterable[float], warmup: int = 0, seed: int = 0, rate: float = 1.0
+    spec: EngineSpec,
+    *,
+    due_s: Iterable[float],
+    warmup: int = 0,
+    seed: int = 0,
+    rate: float = 1.0,
+    output: int = OUTPUT,
 ) -> RunData:
     """Send at the moments given, whatever the engine does."""
     engine, courses = Engine(spec, seed=seed), list[_Course]()
     for due in due_s:
         due_ns = round(due * NS_PER_S)
         _run_until(engine, courses, due_ns)
-        _submit(engine, courses, due_ns)
+        _submit(engine, courses, due_ns, output=output)
     _run_until(engine, courses, None)
     return _run(courses, warmup, rate=rate)
 
@@ -74,14 +80,21 @@ def queue_run(
     return _run(courses, warmup, rate=len(arrivals_s) / float(arrivals_s[-1]))
 
 
+def as_load(run: RunData, **asked: object) -> RunData:
+    """The same facts of a level whose arrivals were asked for otherwise: segments, or a log."""
+    entry = {**run.manifest["levels"][0], "rate": None}
+    scenario = {**run.manifest["scenario"], "levels": [asked]}
+    return replace(run, manifest={**run.manifest, "levels": [entry], "scenario": scenario})
+
+
 def scenario_of(run: RunData, **each_level: object) -> RunData:
     """The same facts under a scenario with these keys of ``each_level``."""
     scenario = {**run.manifest["scenario"], "each_level": each_level}
     return replace(run, manifest={**run.manifest, "scenario": scenario})
 
 
-def _submit(engine: Engine, courses: list[_Course], now_ns: int) -> None:
-    one = Sequence(key=len(courses), prompt_tokens=PROMPT, output_tokens=OUTPUT)
+def _submit(engine: Engine, courses: list[_Course], now_ns: int, *, output: int = OUTPUT) -> None:
+    one = Sequence(key=len(courses), prompt_tokens=PROMPT, output_tokens=output)
     courses.append(_Course(now_ns))
     engine.submit(one, now_ns=now_ns)
 

@@ -178,8 +178,8 @@ def _lengths(levels: Sequence[LevelSummary], scenario: Mapping[str, Any]) -> str
     asked_out = _range(level.asked_output_mean for level in levels)
     if not scenario.get("prompts") and asked_in == asked_out == UNKNOWN:
         return UNKNOWN
-    told_in = _range(level.input_tokens.mean for level in levels)
-    told_out = _range(level.output_tokens.mean for level in levels)
+    told_in = _range(level.input_told for level in levels)
+    told_out = _range(level.output_told for level in levels)
     return (
         f"input asked {asked_in}, reported {told_in}; output asked {asked_out}, counted {told_out}"
         " (means of the levels, tokens)"
@@ -224,7 +224,7 @@ def _drift(levels: Sequence[LevelSummary]) -> str:
     told = [
         f"{level.label}: {', '.join(level.steadiness.drifting) or level.steadiness.verdict}"
         for level in levels
-        if level.steadiness.verdict in ("drift", "saturated", "not settled")
+        if level.steadiness.verdict in ("drift", "saturated", "not settled", "still filling")
     ]
     if told:
         return "; ".join(told)

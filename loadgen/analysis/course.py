@@ -1,28 +1,35 @@
 """How a level went: what was cut off its beginning, whether it stayed steady, round by round."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from loadgen.analysis import rates
 from loadgen.analysis.samples import samples_of
-from loadgen.analysis.stats import Floats, Trend, least_n, percentile, student_t
+from loadgen.analysis.stats import Floats, least_n, percentile, student_t, trend
 from loadgen.analysis.steady import (
     DRIFT_SHARE,
     FALL_SHARE,
+    FILLING_SHARE,
     MSER_5,
     VARIES,
-    drifts,
+    Growth,
+    Peak,
+    Rise,
     fall_of,
+    filling_of,
     growth_of,
-    time_trend,
+    peak_of,
+    rise_of,
+    time_series,
     ttft_in_order,
 )
 from loadgen.analysis.summary import RoundFigures, Steadiness
 from loadgen.analysis.table import RunData, select
 from loadgen.analysis.times import gaps_ms
-from loadgen.analysis.window import LevelPlan, Window, without_cut
+from loadgen.analysis.window import LevelPlan, Window, asked_level, without_cut
 from loadgen.record import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 
@@ -31,8 +38,12 @@ THIRD = 5
 FALLS_BEYOND = 0.95
 
 STEADY, DRIFT, SATURATED, UNKNOWN = "steady", "drift", "saturated", "unknown"
-UNSETTLED = "not settled"
+UNSETTLED, FILLING = "not settled", "still filling"
 TTFT, TPOT, OUTPUT = "TTFT", "TPOT", "output tok/s"
+
+CLOSED, EVEN, UNEVEN = "closed", "even", "uneven"
+"""Of what kind a level's load is: what ends decides what is sent; arrivals at one rate; arrivals
+whose rate is meant to change (segments), or that changes as it did in a log."""
 
 _ROUND_TIMES = {
     "ttft_p50": ("ttft_ns", 0.5),
@@ -41,6 +52,30 @@ _ROUND_TIMES = {
     "e2e_p50": ("e2e_ns", 0.5),
     "e2e_p95": ("e2e_ns", 0.95),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Time:
+    """How one time went in one round; change: as a share of what it began with; rise: if it did."""
+
+    change: float | None
+    rise: Rise | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """How one level went in one round; growth: None where nothing can grow.
+
+    filling_ns: how much of the window is spent filling up; 0 where that is little.
+    """
+
+    ttft: _Time
+    tpot: _Time
+    fall: float
+    growth: Growth | None
+    peak: Peak | None
+    takes_ns: float
+    filling_ns: float
 
 
 def steadiness(plan: LevelPlan, windows: Sequence[Window], everything: RunData) -> Steadiness:
@@ -52,39 +87,41 @@ def steadiness(plan: LevelPlan, windows: Sequence[Window], everything: RunData) 
     """
     if not windows:
         return Steadiness()
-    requests = everything.requests
-    ttft, tpot, growths, falls = [], [], [], [0.0]
-    for window in windows:
-        mine = requests[requests["window_start_ns"] == window.start_ns]
-        ttft.append(_trend(mine, "ttft_ns", window))
-        tpot.append(_trend(mine, "tpot_ns", window))
-        times = ttft_in_order(mine, start_ns=window.start_ns, end_ns=window.end_ns)
-        falls.append(fall_of(times.values))
-        if plan.rate is not None:
-            growths.append(growth_of(mine, start_ns=window.measure_ns, end_ns=window.end_ns))
+    kind, rounds = _kind(plan, everything), everything.requests["window_start_ns"]
+    courses = [_course(kind, one, everything.requests[rounds == one.start_ns]) for one in windows]
     # of all of measure: a cut would hide a step, and a slow start only makes a fall look smaller
     whole = everything.with_requests(without_cut(everything, windows))
     slices = rates.output_in_slices(whole, 3 * THIRD)
+    growths = [one.growth for one in courses if one.growth is not None]
+    begins_anywhere = _rule(windows) == VARIES  # then there is no beginning to settle from
     saturated = _most([growth.unbounded for growth in growths])
-    varies = _rule(windows) == VARIES  # then times follow the load, and tell nothing of the server
-    trends = () if varies else ((TTFT, ttft), (TPOT, tpot))
-    drifting = [word for word, found in trends if _most([drifts(one) for one in found])]
-    if plan.rate is None and not varies and _falls(slices):
-        drifting.append(OUTPUT)
-    known = not varies and any(found is not None for found in ttft)
-    fall = 0.0 if varies or saturated else max(falls)
-    steady = UNSETTLED if fall > FALL_SHARE else DRIFT if drifting else STEADY if known else UNKNOWN
+    fall = 0.0 if begins_anywhere or saturated else max(one.fall for one in courses)
+    filling = not saturated and _most([one.filling_ns > 0 for one in courses])
+    drifting = [] if saturated or filling else _drifting(kind, courses, slices)
+    known = kind != UNEVEN and any(one.ttft.change is not None for one in courses)
+    verdicts = ((saturated, SATURATED), (fall > FALL_SHARE, UNSETTLED), (filling, FILLING),
+                (bool(drifting), DRIFT), (known, STEADY))  # fmt: skip
+    peaks = [one.peak for one in courses if one.peak is not None and not saturated]
+    worst = max(peaks, key=lambda peak: peak.worst_ns, default=None)
     return Steadiness(
         truncation=_rule(windows),
         cut_s=sum(window.cut_ns for window in windows) / NS_PER_S,
         cut_requests=_cut_requests(windows, everything),
         settled=all(window.cut.settled for window in windows),
-        verdict=SATURATED if saturated else steady,
-        drifting=[] if saturated else drifting,
+        verdict=next((word for holds, word in verdicts if holds), UNKNOWN),
+        drifting=drifting,
         ttft_fall=fall,
-        ttft_change=_change(ttft),
-        tpot_change=_change(tpot),
+        ttft_change=_change([one.ttft for one in courses]),
+        tpot_change=_change([one.tpot for one in courses]),
+        ttft_ends=_ends_ms([one.ttft for one in courses]),
+        tpot_ends=_ends_ms([one.tpot for one in courses]),
         in_system_growth=sum(growth.requests for growth in growths) if growths else None,
+        takes_s=max(one.takes_ns for one in courses) / NS_PER_S if filling else None,
+        filling_s=max(one.filling_ns for one in courses) / NS_PER_S if filling else 0.0,
+        queue_peak=None if worst is None else worst.waiting,
+        queue_peak_ttft=[]
+        if worst is None
+        else [worst.usual_ns / NS_PER_MS, worst.worst_ns / NS_PER_MS],
         thirds=_thirds(slices).tolist() if slices.any() else [],
         thirds_change=_fall(slices),
     )
@@ -142,16 +179,62 @@ def _round_figures(number: int, part: RunData) -> RoundFigures:
     )
 
 
-def _trend(requests: pd.DataFrame, column: str, window: Window) -> Trend | None:
-    """Return the trend over W, or over all of ``measure`` where that one drifts.
+def _kind(plan: LevelPlan, run: RunData) -> str:
+    """Return the kind of a level's load; what a crash kept out of the manifest, as asked."""
+    asked = asked_level(run.manifest, plan.level)
+    if any(value is not None for value in (
+        plan.concurrency, asked.get("concurrency"), asked.get("sessions"))):  # fmt: skip
+        return CLOSED
+    return UNEVEN if plan.rate is None and asked.get("rate") is None else EVEN
 
-    A cut takes part of a slow rise with it, and a cold start left in would hide one.
-    """
-    whole, steady = (
-        time_trend(requests, column, start_ns=start, end_ns=window.end_ns)
-        for start in (window.measure_ns, window.start_ns)
+
+def _course(kind: str, window: Window, requests: pd.DataFrame) -> _Course:
+    """Judge one round. Drift is of a load that stays as it is: else times follow the load."""
+    filling = filling_of(requests) if kind == EVEN else None
+    full_ns = filling.until_ns if filling else window.measure_ns
+    ttft, tpot = (
+        _time(requests, column, window, max(full_ns, window.measure_ns))
+        for column in ("ttft_ns", "tpot_ns")
     )
-    return whole if drifts(whole) else steady
+    whole = {"start_ns": window.measure_ns, "end_ns": window.end_ns}
+    growth = None if kind == CLOSED else growth_of(requests, **whole)
+    before_full_ns = min(full_ns, window.end_ns) - window.start_ns
+    fills = before_full_ns > FILLING_SHARE * (window.end_ns - window.start_ns)
+    mine = ttft_in_order(requests, start_ns=window.start_ns, end_ns=window.end_ns)
+    return _Course(
+        ttft=ttft if kind != UNEVEN else replace(ttft, rise=None),
+        tpot=tpot if kind != UNEVEN else replace(tpot, rise=None),
+        fall=fall_of(mine.values),
+        growth=growth,
+        peak=peak_of(requests, **whole) if kind == UNEVEN else None,
+        takes_ns=filling.takes_ns if filling else 0.0,
+        filling_ns=before_full_ns if fills and growth is not None and growth.requests > 0 else 0.0,
+    )
+
+
+def _time(requests: pd.DataFrame, column: str, window: Window, since_ns: float) -> _Time:
+    """Judge one time over W, or over all of ``measure`` where it rises there.
+
+    A cut takes part of a slow rise with it, and a cold start left in would hide one. since_ns:
+    when an open level was full; until then its times rise with what is in flight.
+    """
+    for start_ns in (since_ns, max(since_ns, window.start_ns)):
+        series = time_series(requests, column, start_ns=start_ns, end_ns=window.end_ns)
+        rise = rise_of(series)
+        if rise is not None:
+            return _Time(change=rise.share, rise=rise)
+    line = trend(series.due_ns, series.values)
+    return _Time(change=None if line is None else line.share, rise=None)
+
+
+def _drifting(kind: str, courses: Sequence[_Course], slices: Floats) -> list[str]:
+    """Return what drifts: times that rise; of a closed level output tok/s that fall.
+
+    Those of an open level follow its arrivals.
+    """
+    rises = ((TTFT, [one.ttft.rise for one in courses]), (TPOT, [one.tpot.rise for one in courses]))
+    found = [word for word, told in rises if _most([rise is not None for rise in told])]
+    return [*found, OUTPUT] if kind == CLOSED and _falls(slices) else found
 
 
 def _rule(windows: Sequence[Window]) -> str:
@@ -173,9 +256,16 @@ def _most(found: Sequence[bool]) -> bool:
     return sum(found) * 2 > len(found)
 
 
-def _change(found: Sequence[Trend | None]) -> float | None:
-    shares = [one.share for one in found if one is not None and one.share is not None]
+def _change(found: Sequence[_Time]) -> float | None:
+    """Return by what share a time rose or fell, as a mean over the rounds."""
+    shares = [one.change for one in found if one.change is not None]
     return float(np.mean(shares)) if shares else None
+
+
+def _ends_ms(found: Sequence[_Time]) -> list[float]:
+    """Return from what to what a time rose, as means over the rounds in which it did."""
+    rises = [(one.rise.start, one.rise.end) for one in found if one.rise is not None]
+    return (np.mean(rises, axis=0) / NS_PER_MS).tolist() if rises else []
 
 
 def _thirds(slices: Floats) -> Floats:

@@ -7,11 +7,12 @@ import numpy as np
 from loadgen.analysis.stats import (
     Floats,
     Interval,
-    cluster_intervals,
+    Ints,
     effective_n,
     interval_ranks,
     least_n,
     percentile,
+    worth_in_clusters,
 )
 from loadgen.analysis.summary import Distribution, Quantile
 from loadgen.units import NS_PER_MS
@@ -90,26 +91,38 @@ def quantile_between(low: Floats, high: Floats, quantile: float, *, worth: float
     return Quantile(value=_finite(value), above=bool(above), **_ends(interval))
 
 
-def pooled_gaps_ms(gap_ns: Floats, request: "np.ndarray[Any, np.dtype[np.int64]]") -> Distribution:
-    """Summarise gaps pooled over requests; intervals by a bootstrap over whole requests."""
+def pooled_gaps_ms(gap_ns: Floats, *, request: Ints, at_ns: Ints) -> Distribution:
+    """Summarise gaps pooled over requests, each with the moment it ended.
+
+    effective_n: what they are worth for the percentile for which it is least.
+    """
     gaps = gap_ns / NS_PER_MS
     if not len(gaps):
         return Distribution()
     ordered = np.sort(gaps)
-    intervals = cluster_intervals(gaps, request, list(QUANTILES.values()))
+    worth = worth_in_clusters(gaps, list(QUANTILES.values()), cluster=request, at=at_ns)
     quantiles: dict[str, Any] = {
-        name: Quantile(value=percentile(ordered, q), **_ends(interval))
-        if len(gaps) >= least_n(q)
-        else Quantile()
-        for (name, q), interval in zip(QUANTILES.items(), intervals, strict=True)
+        name: quantile_between(ordered, ordered, q, worth=each)
+        for (name, q), each in zip(QUANTILES.items(), worth, strict=True)
     }
     return Distribution(
         n=len(gaps),
+        requests=len(np.unique(request)),
+        effective_n=min((each for each in worth if each), default=None),
         mean=float(gaps.mean()),
         min=float(ordered[0]),
         max=float(ordered[-1]),
         **quantiles,
     )
+
+
+def quantile_of_gaps(gaps_ms: Floats, quantile: float, *, request: Ints, at_ns: Ints) -> Quantile:
+    """Return any one percentile of gaps pooled over requests; empty where there are too few."""
+    if not len(gaps_ms):
+        return Quantile()
+    (worth,) = worth_in_clusters(gaps_ms, [quantile], cluster=request, at=at_ns)
+    ordered = np.sort(gaps_ms)
+    return quantile_between(ordered, ordered, quantile, worth=worth)
 
 
 def without_intervals(values: Floats) -> Distribution:

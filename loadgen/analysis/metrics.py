@@ -115,11 +115,11 @@ def summarise(run: RunData) -> Summary:
         objectives=[objective.text for objective in objectives.common],
         slowest=slowest(facts, {plan.level: plan.label for plan in plans}),
         conditions=answers(levels, manifest),
-        telemetry=telemetry_of(manifest, facts.samples),
+        telemetry=telemetry_of(manifest, facts.samples, several=told.several),
         warnings=[
             *map(str, manifest.get("warnings") or []),
             *run.warnings,
-            *not_heard(manifest, levels),
+            *not_heard(manifest, levels, several=told.several),
             *remarks(levels),
         ],
     )
@@ -291,12 +291,25 @@ def _tokens(due: RunData) -> dict[str, Any]:
     return {
         "input_tokens": distribution(ok["reported_input"].to_numpy()),
         "output_tokens": distribution(ok["output_tokens"].to_numpy()),
-        "asked_input_mean": _mean(ok["asked_input"]),
-        "asked_output_mean": _mean(ok["asked_output"]),
+        **_held_against_asked(ok, "input", told="reported_input"),
+        **_held_against_asked(ok, "output", told="output_tokens"),
         "cached_input_share": rates.cached_input_share(ok),
         "tokens_per_chunk": rates.tokens_per_chunk(ok),
         "token_sources": counts_of(ok["token_source"]),
         "finish_reasons": counts_of_lists(ok["finish_reasons"]),
+    }
+
+
+def _held_against_asked(ok: pd.DataFrame, side: str, *, told: str) -> dict[str, float | None]:
+    """Return mean lengths asked for and counted, both of the requests that have both.
+
+    A mix may ask for lengths of some classes alone: the others' have nothing to be held against.
+    """
+    asked, counted = ok[f"asked_{side}"], ok[told]
+    both = asked.notna() & counted.notna()
+    return {
+        f"asked_{side}_mean": _mean(asked[both] if both.any() else asked),
+        f"asked_{side}_told": _mean(counted[both]),
     }
 
 

@@ -72,7 +72,7 @@ def e2e_from_due_ns(requests: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def lateness_ns(requests: pd.DataFrame) -> "pd.Series[Any]":
-    """Lateness = sent - due = slot_wait + send_lag + connect, TLS and throttled time."""
+    """Lateness = sent - due = slot_wait + send_lag + connects, TLS and throttled time."""
     return requests["sent_ns"] - requests["due_ns"]
 
 
@@ -85,12 +85,13 @@ def send_lag_ns(requests: pd.DataFrame) -> "pd.Series[Any]":
     """send_lag = sent - slot less connect, TLS and throttled time: the client's own.
 
     Only the part of connecting that lies between slot and sent is taken off: a connection made
-    ahead costs the request nothing.
+    ahead costs the request nothing. Of a request tried again, every attempt's connecting counts.
     """
     slot, sent = requests["slot_ns"], requests["sent_ns"]
     ready = requests["tls_done_ns"].fillna(requests["connected_ns"])
     begun = requests["connect_start_ns"].clip(lower=slot)
     connecting = (ready.clip(upper=sent) - begun).clip(lower=0).fillna(0)
+    connecting = connecting + requests["earlier_connects_ns"].fillna(0)
     return sent - slot - connecting - requests["throttled_ns"].fillna(0)
 
 

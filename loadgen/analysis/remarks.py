@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.analysis.bottleneck import queue_bound, throttled
+from loadgen.analysis.bottleneck import idle, out_of_date, queue_bound, throttled
 from loadgen.analysis.stats import wilson
 from loadgen.analysis.summary import LevelSummary
+from loadgen.analysis.telemetry import SEVERAL
 
 COALESCED_WORTH_SAYING = 0.1
 BROKEN_SHARE = 0.01
@@ -18,8 +19,13 @@ def remarks(levels: Sequence[LevelSummary]) -> list[str]:
     return [f"{level.label}: {text}" for rule in _RULES for level in levels for text in rule(level)]
 
 
-def not_heard(manifest: Mapping[str, Any], levels: Sequence[LevelSummary]) -> list[str]:
-    """Return what the user asked for by name and did not get: the server's page, a GPU."""
+def not_heard(
+    manifest: Mapping[str, Any], levels: Sequence[LevelSummary], *, several: bool = False
+) -> list[str]:
+    """Return what the user asked for by name and did not get: the server's page, a GPU.
+
+    several: more than one server has answered at the page's address.
+    """
     asked = _mapping(_mapping(manifest, "scenario"), "telemetry")
     told = _mapping(manifest, "telemetry")
     heard = {
@@ -27,8 +33,11 @@ def not_heard(manifest: Mapping[str, Any], levels: Sequence[LevelSummary]) -> li
         "gpu": any(level.gpu for level in levels),
     }
     words = {"server": "no metrics of the server", "gpu": "no figures of a GPU"}
+    whys = {key: _mapping(told, key).get("why_not") or "nothing could be read" for key in words}
+    if several:
+        whys["server"] = SEVERAL
     return [
-        f"{words[key]}: {_mapping(told, key).get('why_not') or 'nothing could be read'}"
+        f"{words[key]}: {whys[key]}"
         for key in words
         if told and asked.get(key, "auto") not in ("auto", "off") and not heard[key]
     ]
@@ -78,6 +87,16 @@ def _conversations_cut(level: LevelSummary) -> Iterator[str]:
         yield f"{level.conversations_cut} conversations ended early, by a turn that failed"
 
 
+def _queue_passed(level: LevelSummary) -> Iterator[str]:
+    found = level.steadiness
+    if found.queue_peak is not None:
+        usual, worst = (f"{ms / 1000:.2g} s" for ms in found.queue_peak_ttft)
+        yield (
+            f"a queue came and went: up to {found.queue_peak:,} requests waited for a first token,"
+            f" and TTFT from due was {worst} then, {usual} at its least: percentiles mix both"
+        )
+
+
 def _queue_bound(level: LevelSummary) -> Iterator[str]:
     text = queue_bound(level.server)
     if text:
@@ -106,6 +125,20 @@ def _throttled(level: LevelSummary) -> Iterator[str]:
         yield f"the GPU lowered its clock: {text}"
 
 
+def _out_of_date(level: LevelSummary) -> Iterator[str]:
+    text = out_of_date(level.gpu)
+    if text:
+        yield f"the GPU's figures are left out: {text}"
+
+
+def _idle(level: LevelSummary) -> Iterator[str]:
+    if idle(level.gpu) and level.output_tokens_per_s:
+        yield (
+            "the GPU stayed idle (0 %) while the server answered: it may run elsewhere, behind a"
+            " forwarded port; telemetry.gpu takes the address of its own DCGM exporter"
+        )
+
+
 def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = outer.get(key)
     return found if isinstance(found, Mapping) else {}
@@ -118,7 +151,10 @@ _RULES: tuple[Callable[[LevelSummary], Iterator[str]], ...] = (
     _counted_as_chunks,
     _conversations_cut,
     _restarted,
+    _queue_passed,
     _queue_bound,
     _preempted,
     _throttled,
+    _out_of_date,
+    _idle,
 )

@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from loadgen.analysis.distribution import quantile_of
+from loadgen.analysis.distribution import quantile_of, quantile_of_gaps
 from loadgen.analysis.failures import error_rate, failed
 from loadgen.analysis.per_request import gap_quantile_ns, legal_gaps
 from loadgen.analysis.samples import of_load, samples_of
-from loadgen.analysis.stats import (
-    cluster_intervals,
-    is_met,
-    is_missed,
-    least_n,
-    percentile,
-    settled_by,
-)
+from loadgen.analysis.stats import is_met, is_missed, settled_by
 from loadgen.analysis.summary import ObjectiveResult
 from loadgen.analysis.table import RunData
 from loadgen.errors import UsageError
@@ -169,24 +162,20 @@ def _verdict_on_gaps(level: RunData, objective: Objective) -> ObjectiveResult:
     """Met where the whole interval keeps the bound, missed where none of it does."""
     seen = level.requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
     seen = seen & of_load(level.requests)
-    found = legal_gaps(level)
-    found = found[seen[found["row"]]]
-    values = found["gap_ns"].to_numpy() / NS_PER_MS
-    share = _quantile(objective)
-    interval = cluster_intervals(values, found["row"].to_numpy(), [share])[0]
-    word = "unclear"
-    if interval is not None and len(values) >= least_n(share):
-        if _within(interval.high, objective):
-            word = "met"
-        elif not _within(interval.low, objective):
-            word = "missed"
-    enough = len(values) >= least_n(share)
-    return ObjectiveResult(
-        objective=objective.text,
-        verdict=word,
-        value=percentile(np.sort(values), share) if enough else None,
-        n=len(values),
+    gaps = legal_gaps(level)
+    gaps = gaps[seen[gaps["row"]]]
+    found = quantile_of_gaps(
+        gaps["gap_ns"].to_numpy() / NS_PER_MS,
+        _quantile(objective),
+        request=gaps["row"].to_numpy(),
+        at_ns=gaps["at_ns"].to_numpy(),
     )
+    word = "unclear"
+    if found.high is not None and _within(found.high, objective):
+        word = "met"
+    elif found.low is not None and not _within(found.low, objective):
+        word = "missed"
+    return ObjectiveResult(objective=objective.text, verdict=word, value=found.value, n=len(gaps))
 
 
 def _verdict_on_requests(level: RunData, objective: Objective) -> ObjectiveResult:

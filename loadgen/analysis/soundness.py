@@ -4,13 +4,15 @@ Each rule tells the number it found, the bound it held it against, and what to d
 blames the client: see ``checks``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 
 from loadgen.analysis.bottleneck import throttled
 from loadgen.analysis.bounds import FAIL, MEASUREMENT, PASS, WARN, Bounds, Found, held
+from loadgen.analysis.quality import quality_checks
 from loadgen.analysis.server_side import Foreign
 from loadgen.analysis.stats import least_for_interval, least_n
-from loadgen.analysis.steady import FALL_SHARE
+from loadgen.analysis.steady import FALL_SHARE, FILLING_SHARE
 from loadgen.analysis.summary import Check, LevelSummary
 from loadgen.record import FAILED_OUTCOMES
 
@@ -26,6 +28,8 @@ BLOCK_TOKENS = 16
 the rest of a block."""
 REPEATED_SHARE = 0.01
 DRIFT_SHARE = 0.05
+RISES_FAR = 2.0
+"""A rise by more than this is told as from what to what: "by 1,300 %" says nothing to a reader."""
 ROUNDS_APART = 0.05
 ROOFLINE_SHARE = 1.10
 
@@ -186,7 +190,7 @@ def _unclear(level: LevelSummary) -> Iterator[Check]:
 
 
 def _input_length(level: LevelSummary) -> Iterator[Check]:
-    asked, told = level.asked_input_mean, level.input_tokens.mean
+    asked, told = level.asked_input_mean, level.input_told
     if not asked or told is None:
         return
     overhead = level.unasked_tokens
@@ -201,7 +205,7 @@ def _input_length(level: LevelSummary) -> Iterator[Check]:
 
 
 def _output_length(level: LevelSummary) -> Iterator[Check]:
-    asked, told = level.asked_output_mean, level.output_tokens.mean
+    asked, told = level.asked_output_mean, level.output_told
     if not asked or told is None:
         return
     off = abs(told / asked - 1)
@@ -252,6 +256,7 @@ def _steady(level: LevelSummary) -> Iterator[Check]:
     found = level.steadiness
     if found.verdict == "saturated":
         served = level.requests_per_s
+        less = "lower the rate" if level.rate is not None else "send less (segments, speed)"
         rate = f" of {level.rate:.3g}/s offered, {served:.3g}/s were served;" if (
             level.rate is not None and served is not None) else ""  # fmt: skip
         yield Check(
@@ -261,11 +266,32 @@ def _steady(level: LevelSummary) -> Iterator[Check]:
             bound=0,
             unit=REQUESTS,
             text=f"saturated:{rate} percentiles would tell only how long the level lasted and are"
-            " withheld; lower the rate",
+            f" withheld; {less}",
             about=MEASUREMENT,
         )
         return
+    yield from _filling(level)
     yield from _drift(level)
+
+
+def _filling(level: LevelSummary) -> Iterator[Check]:
+    found = level.steadiness
+    if found.takes_s is None:
+        return
+    window_s = (level.window_s or 0.0) / level.rounds
+    takes = f"{ceil(found.takes_s):,} s" if found.takes_s > 10 else f"{found.takes_s:.2g} s"
+    yield Check(
+        name="still filling for",
+        verdict=WARN,
+        value=found.filling_s,
+        bound=FILLING_SHARE * window_s,
+        unit="s",
+        about=MEASUREMENT,
+        text=f"requests take {takes} (p95) and the level measured {window_s:.3g} s, so more were in"
+        " flight at its end than at its beginning: the figures are of a server not yet as busy as"
+        f" this rate makes it, if it keeps up at all; warm up for {takes} or more"
+        " (each_level.warmup), or measure for longer",
+    )
 
 
 def _drift(level: LevelSummary) -> Iterator[Check]:
@@ -279,24 +305,35 @@ def _drift(level: LevelSummary) -> Iterator[Check]:
             " (a cold start, caches that fill, a backlog), so its figures tell of both; warm up for"
             " longer (each_level.warmup) and measure again",
         )
+    near = ", or one near its capacity, whose queue comes and goes" if level.rate else ""
     text = (
-        "from the first to the last request; a server that slows down (heat, memory, other work):"
-        " look at its clocks, rest between levels, measure again"
+        f"from the first to the last request; a server that slows down (heat, memory, other work)"
+        f"{near}: look at its clocks, rest between levels, measure again"
     )
     heat = throttled(level.gpu)
     if heat:
         text = f"{text}; the GPU lowered its clock: {heat}"
-    for word, change, sign in (
-        ("TTFT", found.ttft_change, 1),
-        ("TPOT", found.tpot_change, 1),
-        ("output tok/s", found.thirds_change, -1),
+    for word, change, ends in (
+        ("TTFT", found.ttft_change, found.ttft_ends),
+        ("TPOT", found.tpot_change, found.tpot_ends),
     ):
         if word in found.drifting and change is not None:
-            direction = "rose" if sign > 0 else "fell"
-            name = f"{word} {direction} by"
-            yield _check(name, sign * change, Bounds(warn=DRIFT_SHARE), text=text)
+            yield _rise(word, change, ends, text=text)
+    if "output tok/s" in found.drifting and found.thirds_change is not None:
+        fell = -found.thirds_change
+        yield _check("output tok/s fell by", fell, Bounds(warn=DRIFT_SHARE), text=text)
     if not found.drifting and found.verdict == "steady":
         yield _check("drift", 0.0, Bounds(warn=DRIFT_SHARE), text=text)
+
+
+def _rise(word: str, change: float, ends: Sequence[float], *, text: str) -> Check:
+    """Tell a rise as a share, or as from what to what (ms) where that is many times as much."""
+    if change <= RISES_FAR or not ends:
+        return _check(f"{word} rose by", change, Bounds(warn=DRIFT_SHARE), text=text)
+    start, end = ends
+    bounds = Bounds(warn=(1 + DRIFT_SHARE) * start)
+    text = f"{end / start:.2g} times as much, {text}"
+    return _check(f"{word} rose from {start:.3g} ms to", end, bounds, text=text, unit="ms")
 
 
 def _other_traffic(level: LevelSummary) -> Iterator[Check]:
@@ -341,7 +378,8 @@ def _roofline(level: LevelSummary) -> Iterator[Check]:
         level.roofline_share,
         Bounds(warn=ROOFLINE_SHARE),
         text="more tokens than the memory could give: tokens are counted wrongly, the facts of"
-        " model and GPU are wrong, or the server decodes speculatively",
+        " model and GPU are wrong (a mixture of experts needs conditions.active_parameters), or"
+        " the server decodes speculatively",
     )
 
 
@@ -364,4 +402,5 @@ _RULES: tuple[Callable[[LevelSummary], Iterator[Check]], ...] = (
     _other_traffic,
     _rounds,
     _roofline,
+    quality_checks,
 )

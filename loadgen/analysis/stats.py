@@ -17,11 +17,12 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 CONFIDENCE = 0.95
 LEAST_FOR_TREND = 50
 TREND_BATCHES = 10
+_FIRST_BATCHES = 3
 _LEAST_BATCHES = 10
 _LEAST_ROUNDS = 3
-_RESAMPLES = 400
-_GROUPS = 500
-_BINS = 4096
+_TIME_BATCHES = (5, 10)
+"""Long ones, so that what lasts (a batch that is full for a while) hardly reaches from one to the
+next; of two lengths, since either alone is at times too small by chance."""
 _CLEAR_REST, _CLEAR_BEFORE = 0.01, 0.4
 
 
@@ -51,16 +52,20 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A line through a series: its value at the start, its growth to the end, the slope's t."""
+    """A line through a series: its growth from start to end, the slope's t.
 
-    start: float
+    first: what the series begins with, the median of its first three batches. A line through what
+    rises late begins lower, even below zero.
+    """
+
+    first: float
     growth: float
     t: float
 
     @property
     def share(self) -> float | None:
-        """Growth as a share of the start; None where the line starts at or below zero."""
-        return self.growth / self.start if self.start > 0 else None
+        """Growth as a share of what the series begins with; None where that is nothing."""
+        return self.growth / self.first if self.first > 0 else None
 
 
 def least_n(quantile: float) -> int:
@@ -72,9 +77,9 @@ def least_n(quantile: float) -> int:
 
 
 def least_clusters(quantile: float) -> int:
-    """Return the clusters below which a bootstrap interval is too narrow to be shown.
+    """Return the clusters below which an interval of clustered values is too narrow to be shown.
 
-    20 for P50 and P90, 40 for P95, 100 for P99, 1 / (1 - q) beyond: with these the intervals
+    20 for P50 and P90, 40 for P95, 100 for P99, 1 / (1 - q) beyond: with these bootstrap intervals
     hold the truth in 90 % of seeded draws of strongly clustered values, with fewer they do not.
     """
     tail = 1 / (1 - quantile)
@@ -203,13 +208,16 @@ def trend(at: Floats, values: Floats) -> Trend | None:
     slope = float(np.dot(x_off, y_off)) / squares
     rest = y_off - slope * x_off
     error = math.sqrt(float(np.dot(rest, rest)) / (TREND_BATCHES - 2) / squares)
-    level = float(y.mean() + slope * (at[0] - x.mean()))
+    first = float(np.median(y[:_FIRST_BATCHES]))
     t = slope / error if error > 1e-12 * abs(slope) else math.copysign(math.inf, slope)
-    return Trend(start=level, growth=slope * float(at[-1] - at[0]), t=0.0 if slope == 0 else t)
+    return Trend(first=first, growth=slope * float(at[-1] - at[0]), t=0.0 if slope == 0 else t)
 
 
-def wilson(hits: int, n: int, *, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return Wilson's score interval of a share; None without samples."""
+def wilson(hits: float, n: float, *, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return Wilson's score interval of a share; None without samples.
+
+    Neither need be whole: n may be what samples that resemble one another are worth.
+    """
     from scipy.special import ndtri
 
     if n == 0:
@@ -277,35 +285,29 @@ def _spread_after(values: Floats) -> Floats | None:
     return np.asarray((squares - sums**2 / left) / left.astype(np.float64) ** 2)
 
 
-def cluster_intervals(
-    values: Floats, cluster: Ints, quantiles: Sequence[float]
-) -> list[Interval | None]:
-    """Bootstrap intervals of percentiles of values that come in clusters (gaps of requests).
+def worth_in_clusters(
+    values: Floats, quantiles: Sequence[float], *, cluster: Ints, at: Ints
+) -> list[float]:
+    """Return how many independent samples values that come in clusters are worth, per percentile.
 
-    Whole clusters are drawn with replacement, 400 times, from a fixed seed. More than 500
-    clusters are first dealt at random into 500 groups, and more than 4,096 values are told apart
-    only by 4,096 steps, denser in the tail; both keep the cost independent of the run's length.
-    None where there are too few clusters for the percentile (``least_clusters``).
+    q(1 - q) / V, V the variance of the share of values below the percentile: the largest of three,
+    over the clusters (the requests whose gaps they are) and over 5 and 10 batches in time. Streams
+    served in one batch share each of its steps, so that gaps of unlike requests are alike where
+    they end ``at`` one time. 0 where there are too few clusters (``least_clusters``).
     """
-    clusters = np.unique(cluster, return_inverse=True)[1]
-    number = int(clusters.max()) + 1 if len(clusters) else 0
-    if number < least_clusters(0.5):
-        return [None for _ in quantiles]
-    rng = np.random.default_rng(0)
-    groups = min(number, _GROUPS)
-    group_of = rng.permutation(number) % groups
-    order = np.argsort(values, kind="stable")
-    edges = _step_ends(len(values))
-    step = np.repeat(np.arange(len(edges)), np.diff(edges, prepend=0))
-    table = np.zeros((groups, len(edges)))
-    np.add.at(table, (group_of[clusters[order]], step), 1)
-    draws = rng.multinomial(groups, np.full(groups, 1 / groups), size=_RESAMPLES)
-    reached = np.cumsum(draws.astype(np.float64) @ table, axis=1)
-    ends = np.asarray(values, dtype=np.float64)[order][edges - 1]
-    return [
-        _spread_of(reached, ends, quantile) if number >= least_clusters(quantile) else None
-        for quantile in quantiles
-    ]
+    number = int(np.count_nonzero(np.bincount(cluster)))
+    groupings = [(cluster, number), *((_batch_in_time(at, n), n) for n in _TIME_BATCHES)]
+    worth = []
+    for quantile in quantiles:
+        if number < least_clusters(quantile):
+            worth.append(0.0)
+            continue
+        off = _below(values, quantile)
+        most = max(_variance_of_mean(off, group, of=n) for group, n in groupings)
+        independent = quantile * (1 - quantile)
+        n = len(values)
+        worth.append(n if most * n <= independent else independent / most)
+    return worth
 
 
 def settled_by(misses: int, *, quantile: float, confidence: float = CONFIDENCE) -> int:
@@ -340,20 +342,31 @@ def is_missed(n: int, misses: int, *, quantile: float, confidence: float = CONFI
     return bool(betaincinv(misses, n - misses + 1, 1 - confidence) > 1 - quantile)
 
 
-def _step_ends(n: int) -> Ints:
-    """Return where the steps end that sorted values are counted in: each value, or 4,096."""
-    if n <= _BINS:
-        return np.arange(1, n + 1)
-    even = np.linspace(0, 1, _BINS // 2 + 1)[1:]
-    tail = 1 - np.geomspace(0.5, 1e-5, _BINS // 2)
-    ends = np.unique(np.ceil(np.concatenate((even, tail)) * n).astype(np.int64))
-    return np.clip(ends, 1, n)
+def _below(values: Floats, quantile: float) -> Floats:
+    """Return 1 for each value below a percentile, 0 above, a share where equal; less their mean."""
+    at = np.quantile(values, quantile)
+    below, equal = (values < at).astype(np.float64), values == at
+    number = int(np.count_nonzero(equal))
+    if number:
+        # Which of equal values count as below must not depend on when they came.
+        below[equal] = min(1.0, max(0.0, (quantile * len(values) - below.sum()) / number))
+    return np.asarray(below - below.mean())
 
 
-def _spread_of(reached: Floats, ends: Floats, quantile: float) -> Interval:
-    """Return the middle 95 % of one percentile over all resamples (rows of ``reached``)."""
-    wanted = quantile * reached[:, -1]
-    places = np.minimum((reached < wanted[:, None]).sum(axis=1), len(ends) - 1)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(ends[places], [tail, 1 - tail])
-    return Interval(low=float(low), high=float(high))
+def _batch_in_time(at: Ints, batches: int) -> Ints:
+    """Return the batch of each moment; as many in each, but for those of one moment together."""
+    places = np.arange(1, batches) * len(at) // batches
+    return np.searchsorted(np.partition(at, places)[places], at, side="right")
+
+
+def _variance_of_mean(off: Floats, group: Ints, *, of: int) -> float:
+    """Return the variance of the mean of values, all less it, whose groups are independent.
+
+    Few groups tell it badly: it is widened as Student's t is wider than the normal distribution.
+    """
+    from scipy.special import ndtri
+
+    share = 1 - (1 - CONFIDENCE) / 2
+    wider = (student_t(of - 1, share) / float(ndtri(share))) ** 2
+    sums = np.bincount(group, weights=off) / len(off)
+    return wider * of / (of - 1) * float(np.dot(sums, sums))

@@ -1,9 +1,9 @@
 """Where a level becomes steady, and whether it stays so: truncation, growth of the queue, drift.
 
 Every function takes the requests of one level in one round. Growth is judged against a queue that
-is exactly at its capacity: that one wanders like a random walk, so what is in the system must
-have grown by more than such a walk would, and TTFT must have risen with it (in flight alone also
-rises while a level is still filling up).
+is exactly at its capacity: that one wanders like a random walk, so what waits for a first token
+must have grown by more than such a walk would, and TTFT must have risen with it. All that is in
+flight grows as well while a level that began empty fills up, for as long as a request takes.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,28 @@ GROWS_BEYOND = 0.85
 pulled back: at 90 % of capacity under 5 % of seeded draws are called saturated, while 20 % above
 it is found in 95 % from some 300 requests on."""
 LATER_HALF = 0.1
-"""The least share of the growth that falls into the later half: a level that is only filling up
-has done so by then."""
+"""The least share of the growth that falls into the later half: a backlog of the beginning, or of
+a spike, has passed by then."""
 RISES_BEYOND = 0.95
+WAITS_SHARE = 0.1
+"""The least rise of TTFT that is a queue's, as a share of the time from a first token to the end:
+a batch that fills up makes its steps longer, and TTFT rises by a few of these."""
+
+TOOK = 0.95
+FILLING_SHARE = 0.2
+"""Of the window: how much of it may lie in the time that a level needs to fill up. MSER-5 cuts that
+time off where it is under a half."""
+PEAK_BATCHES, PEAKS_BY, PEAK_SHARE = 10, 3.0, 0.5
+"""A queue that came and went is told of where the TTFT of one of ten batches of requests was so
+many times the least one, and longer by half the time from a first token to the end."""
+
 DRIFTS_BEYOND = 0.99
 DRIFT_SHARE = 0.05
 
-FALL_BATCHES, LEAST_TO_FALL = 20, 20
+STEP_BATCHES, LEAST_TO_STEP = 20, 20
 STEP_EXPLAINS = 0.7
+RISE_BATCHES = 2
+"""The least that a late rise lasts: one batch may hold a single slow request."""
 FALL_SHARE = 0.3
 """A smaller fall is not told. Of 100 requests that began cold every one is found; of queues 70 %
 busy and of closed levels under 2 in 100 are called so (at 90 % busy and 60 requests 16: those ran
@@ -58,10 +72,49 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """How much the number of requests in the system grew; unbounded: more than by wandering."""
+    """How much the number of requests in the system grew; unbounded: its queue by more than chance.
+
+    The queue are those that wait for a first token.
+    """
 
     requests: float = 0.0
     unbounded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How long a level that began empty fills up: until ``until_ns``, as requests take that long.
+
+    takes_ns: p95 of end - due; of a request that was cut, its age.
+    """
+
+    takes_ns: float
+    until_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """A queue that came and went: how many waited for a first token at most, and TTFT from due.
+
+    usual_ns, worst_ns: the least and the largest median of ten batches of requests.
+    """
+
+    waiting: int
+    usual_ns: float
+    worst_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rise:
+    """From what to what a time rose, ns."""
+
+    start: float
+    end: float
+
+    @property
+    def share(self) -> float:
+        """The rise as a share of the start."""
+        return self.end / self.start - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,35 +181,92 @@ def in_system_at(requests: pd.DataFrame, moments: Floats) -> Floats:
     return _between(taken["due_ns"], taken["end_ns"], moments)
 
 
+def waiting_at(requests: pd.DataFrame, moments: Floats) -> Floats:
+    """Count the requests due, not ended and without a first token at each moment."""
+    taken = requests[requests["outcome"] != Outcome.DROPPED]
+    return _between(taken["due_ns"], taken["first_ns"].fillna(taken["end_ns"]), moments)
+
+
 def growth_of(requests: pd.DataFrame, *, start_ns: int, end_ns: int) -> Growth:
     """Judge whether the queue of an open level grew as long as it lasted.
 
-    Student's t of the increments of what is in the system over 20 equal slices; its later half
-    must have grown as well, and TTFT from due must have risen, or the level was filling up.
+    Student's t of the increments of what waits for a first token over 20 equal slices, against the
+    scatter of all that is in the system: arrivals come as unevenly where hardly any of them waits.
+    The later half must have grown as well, and TTFT from due must have risen, by more than a batch
+    that fills up makes it.
     """
     if end_ns <= start_ns:
         return Growth()
     moments = np.linspace(start_ns, end_ns, SLICES + 1)
-    steps = np.diff(in_system_at(requests, moments))
-    growth, spread = float(steps.sum()), float(steps.std(ddof=1))
+    inside, steps = (np.diff(of(requests, moments)) for of in (in_system_at, waiting_at))
+    growth, spread = float(steps.sum()), float(inside.std(ddof=1))
+    requests_more = float(inside.sum())
     if growth <= 0 or float(steps[SLICES // 2 :].sum()) < LATER_HALF * growth:
-        return Growth(requests=growth)
+        return Growth(requests=requests_more)
     t = float(steps.mean()) / (spread / np.sqrt(SLICES)) if spread else np.inf
     waits = ttft_in_order(requests, start_ns=start_ns, end_ns=end_ns, since="due_ns")
     rise = trend(waits.due_ns, waits.values)
-    rose = rise is not None and rise.t > student_t(TREND_BATCHES - 2, RISES_BEYOND)
+    rose = (
+        rise is not None
+        and rise.t > student_t(TREND_BATCHES - 2, RISES_BEYOND)
+        and rise.growth > WAITS_SHARE * _after_first_ns(requests)
+    )
     grew = t > student_t(SLICES - 1, GROWS_BEYOND)
-    return Growth(requests=growth, unbounded=grew and rose)
+    return Growth(requests=requests_more, unbounded=grew and rose)
 
 
-def time_trend(requests: pd.DataFrame, column: str, *, start_ns: int, end_ns: int) -> Trend | None:
-    """Fit a line to one time of the ok requests of ``measure``, in order of due."""
+def peak_of(requests: pd.DataFrame, *, start_ns: int, end_ns: int) -> Peak | None:
+    """Return the worst of a queue that came and went; None where none to speak of did."""
+    waits = ttft_in_order(requests, start_ns=start_ns, end_ns=end_ns, since="due_ns")
+    if len(waits.values) < LEAST_TO_CUT:
+        return None
+    medians = [float(np.median(one)) for one in np.array_split(waits.values, PEAK_BATCHES)]
+    usual, worst = min(medians), max(medians)
+    if worst < PEAKS_BY * usual or worst - usual < PEAK_SHARE * _after_first_ns(requests):
+        return None
+    waiting = int(waiting_at(requests, waits.due_ns).max())
+    return Peak(waiting=waiting, usual_ns=usual, worst_ns=worst)
+
+
+def filling_of(requests: pd.DataFrame) -> Filling | None:
+    """Return how long an open level fills up from its first request; None where none ended.
+
+    By then as many end as are sent, if the server keeps up. Failed requests end early.
+    """
+    kept = requests[requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED])]
+    took = (kept["end_ns"] - kept["due_ns"]).dropna()
+    if took.empty:
+        return None
+    takes_ns = float(took.quantile(TOOK))
+    return Filling(takes_ns=takes_ns, until_ns=float(requests["due_ns"].min()) + takes_ns)
+
+
+def _after_first_ns(requests: pd.DataFrame) -> float:
+    """Return the median time from a first token to the end; 0 where none is known."""
+    found = (requests["end_ns"] - requests["first_ns"]).median()
+    return 0.0 if pd.isna(found) else float(found)
+
+
+def time_series(requests: pd.DataFrame, column: str, *, start_ns: float, end_ns: float) -> Series:
+    """Return one time of the ok requests of ``measure``, in order of due."""
     due = requests["due_ns"]
     chosen = requests[(requests["phase"] == Phase.MEASURE) & (due >= start_ns) & (due <= end_ns)]
     chosen = chosen[(chosen["outcome"] == Outcome.OK) & chosen[column].notna() & of_load(chosen)]
     chosen = chosen.sort_values("due_ns", kind="stable")
     at, values = (chosen[name].to_numpy(dtype=np.float64) for name in ("due_ns", column))
-    return trend(at, values)
+    return Series(due_ns=at, values=values)
+
+
+def rise_of(series: Series) -> Rise | None:
+    """Return from what to what a series rose: by a line, or by one step that came late.
+
+    A line must rise by more than 5 % and more than its own scatter explains. Of a late step it
+    makes too much, or finds nothing where the last tenth alone is higher.
+    """
+    line, step = trend(series.due_ns, series.values), _late_step(series.values)
+    if line is None or not drifts(line) or (step is not None and line.growth > 2 * line.first):
+        return step
+    return Rise(start=line.first, end=line.first + line.growth)
 
 
 def drifts(found: Trend | None) -> bool:
@@ -166,27 +276,52 @@ def drifts(found: Trend | None) -> bool:
     return found.share > DRIFT_SHARE and found.t > student_t(TREND_BATCHES - 2, DRIFTS_BEYOND)
 
 
+def _late_step(values: Floats) -> Rise | None:
+    """Return a step up that explains a series, as large as a fall that is told."""
+    found = _step(values[::-1], least=RISE_BATCHES)
+    if found is None or found.rest <= 0 or found.rest >= (1 - FALL_SHARE) * found.head:
+        return None
+    return Rise(start=found.rest, end=found.head)
+
+
 def fall_of(values: Floats) -> float:
     """Return by what share of its beginning a series fell to what followed; 0 where it did not.
 
-    It did where one step explains most of how the means of 20 batches differ (of 2 samples or more
-    each), and at least a fifth of them follow it (the last few of a level end among themselves): a
-    cold start, a backlog, a cache that fills. Rises are ``drifts``.
+    It did where one step explains it: a cold start, a backlog, a cache that fills. Rises are
+    ``rise_of``.
     """
-    number = min(FALL_BATCHES, len(values) // 2)
-    if len(values) < LEAST_TO_FALL:
-        return 0.0
+    found = _step(values)
+    return 0.0 if found is None else max(0.0, 1 - found.rest / found.head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """The means before and after the one place that explains a series."""
+
+    head: float
+    rest: float
+
+
+def _step(values: Floats, *, least: int = 1) -> _Step | None:
+    """Return the step that explains most of how the means of 20 batches differ, if one does.
+
+    Batches are of 2 samples or more; ``least`` of them come before the step, and at least a fifth
+    after it (the last few of a level end among themselves).
+    """
+    number = min(STEP_BATCHES, len(values) // 2)
+    if len(values) < LEAST_TO_STEP:
+        return None
     size = len(values) // number
     means = values[: number * size].reshape(number, size).mean(axis=1)
     total = float(((means - means.mean()) ** 2).sum())
-    before = np.arange(1, number - number // 5 + 1)
-    sums = np.cumsum(means)[: len(before)]
+    before = np.arange(least, number - number // 5 + 1)
+    sums = np.cumsum(means)[before - 1]
     heads, rests = sums / before, (means.sum() - sums) / (number - before)
     explained = before * (number - before) / number * (heads - rests) ** 2
     best = int(explained.argmax())
     if heads[best] <= 0 or explained[best] <= STEP_EXPLAINS * total:
-        return 0.0
-    return max(0.0, float(1 - rests[best] / heads[best]))
+        return None
+    return _Step(head=float(heads[best]), rest=float(rests[best]))
 
 
 def _between(begin: "pd.Series[Any]", end: "pd.Series[Any]", moments: Floats) -> Floats:

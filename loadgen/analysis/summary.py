@@ -22,7 +22,7 @@ class Quantile:
     value is None where n is too small to print it (P95 from 20, P99 from 100).
     low, high: the two-sided 95 % interval; both None where n is too small for one, high alone
         None where the interval is open above (it ends among censored requests or failures).
-    by_rounds: the interval is the t interval over the rounds' own values, the wider of the two.
+    by_rounds: the interval was widened to hold the t interval over the rounds' own values, too.
     """
 
     value: float | None = None
@@ -38,6 +38,7 @@ class Distribution:
 
     censored: how many of the n are known only from below (unfinished requests at their age;
         failures in the set that counts them as +∞); mean and max are then lower bounds, too.
+    requests: how many they come from, where one gives many (gaps).
     effective_n: how many independent samples the n are worth; None where it was not asked.
     withheld: the queue grew as long as the level lasted, so that the percentiles, which would
         tell its length and nothing else, are left out.
@@ -45,6 +46,7 @@ class Distribution:
 
     n: int = 0
     censored: int = 0
+    requests: int | None = None
     effective_n: float | None = None
     withheld: bool = False
     mean: float | None = None
@@ -108,13 +110,19 @@ class Steadiness:
     settled: False where MSER-5 found no place from which TTFT and in flight are steady (d* at
         m/2); then it cut nothing for that series, or only what stands out clearly.
     verdict: steady; drift (something rose or fell steadily); saturated (the queue grew as long as
-        the level lasted); not settled (W itself begins unlike its rest); unknown (too few requests
-        to tell).
+        the level lasted); not settled (W itself begins unlike its rest); still filling (an open
+        level began empty, and requests take so long that W lies before it was full); unknown (too
+        few requests to tell, or a load that varies by itself).
     ttft_fall: by what share of its beginning TTFT fell inside W, where one step explains it.
     drifting: what drifts, in the words of the report.
-    ttft_change, tpot_change: growth of a fitted line as a share of its start, over all of measure
-        where that drifts, else over W.
+    ttft_change, tpot_change: growth of a fitted line as a share of what the series begins with,
+        over all of measure where that drifts, else over W; or a step that came late.
+    ttft_ends, tpot_ends: from what to what it rose, ms; empty where it did not.
     in_system_growth: how many more requests were in the system at the end of measure.
+    takes_s: p95 of end - due, while still filling; filling_s: how much of W lies in it,
+        of the round where it is most.
+    queue_peak: of a load that varies, how many waited for a first token at most, where a queue came
+        and went; queue_peak_ttft: TTFT from due where it was least, and at that peak, ms.
     thirds: output tok/s in each third of measure; thirds_change: (last - first) / first.
     """
 
@@ -127,7 +135,13 @@ class Steadiness:
     ttft_fall: float = 0.0
     ttft_change: float | None = None
     tpot_change: float | None = None
+    ttft_ends: list[float] = field(default_factory=list)
+    tpot_ends: list[float] = field(default_factory=list)
     in_system_growth: float | None = None
+    takes_s: float | None = None
+    filling_s: float = 0.0
+    queue_peak: int | None = None
+    queue_peak_ttft: list[float] = field(default_factory=list)
     thirds: list[float] = field(default_factory=list)
     thirds_change: float | None = None
 
@@ -166,10 +180,14 @@ class RoundFigures:
 class Quality:
     """What the answers of a level were worth.
 
-    questions: of the golden set, due in ``measure`` or asked in a pass of their own; accuracy:
-        passed / answered, with its 95 % interval (Wilson). failing: the questions that failed most
-        often, by id. outputs: all answers looked at, those to questions among them; broken: those
-        that are garbled, empty (blank, too), looping or truncated (cut off by the server).
+    questions: how many of the golden set were due in ``measure`` or asked in a pass of their own,
+        one that was asked again counted again; accuracy: passed / answered, with its 95 % interval
+        (``accuracy``). by_question: of each that was answered, by its id, how many answers passed,
+        and how many there were. failing: those that failed most often.
+    unseen, cut: answers to questions that failed without any visible output (reasoning alone), and
+        that failed and had been cut at max_tokens, broken ones apart; one may be both.
+    outputs: all answers looked at, those to questions among them; broken: those that are garbled,
+        empty (blank, too), looping or truncated (cut off by the server).
     """
 
     questions: int = 0
@@ -178,7 +196,10 @@ class Quality:
     accuracy: float | None = None
     low: float | None = None
     high: float | None = None
+    by_question: dict[str, tuple[int, int]] = field(default_factory=dict)
     failing: dict[str, int] = field(default_factory=dict)
+    unseen: int = 0
+    cut: int = 0
     outputs: int = 0
     broken: int = 0
     garbled: int = 0
@@ -260,8 +281,10 @@ class LevelSummary:
     # lengths and tokens
     input_tokens: Distribution = field(default_factory=Distribution)  # reported
     output_tokens: Distribution = field(default_factory=Distribution)
-    asked_input_mean: float | None = None
+    asked_input_mean: float | None = None  # over those that asked for a length
     asked_output_mean: float | None = None
+    asked_input_told: float | None = None  # as reported, over the same requests
+    asked_output_told: float | None = None
     cached_input_share: float | None = None
     cached_input_share_server: float | None = None  # by the server's own counters
     asked_cached_share: float = 0.0  # by a shared prefix, a wanted share, or turns
@@ -297,6 +320,18 @@ class LevelSummary:
     client: dict[str, Any] = field(default_factory=dict)  # the manifest's figures for this level
     invalid: str | None = None  # why the level must not be used (client_fault)
     checks: list[Check] = field(default_factory=list)  # see ``checks`` and ``soundness``
+
+    @property
+    def input_told(self) -> float | None:
+        """Mean length of prompts, as reported, to hold against what was asked for."""
+        told = self.asked_input_told
+        return self.input_tokens.mean if told is None else told
+
+    @property
+    def output_told(self) -> float | None:
+        """Mean length of answers, to hold against what was asked for."""
+        told = self.asked_output_told
+        return self.output_tokens.mean if told is None else told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ _NUMBERS = (
     "sent_ns", "written_ns", "headers_ns", "first_ns", "first_output_ns", "last_ns", "end_ns",
     "http_status", "retry_after_s", "asked_input", "asked_output", "reported_input",
     "cached_input", "reported_output", "reasoning", "counted_output", "first_chunk_tokens",
-    "output_chars",
+    "output_chars", "earlier_connects_ns",
 )  # fmt: skip
 _LISTS = ("finish_reasons", "flags")
 _TEXTS = (

@@ -54,7 +54,11 @@ def distributions(due: RunData) -> dict[str, Distribution]:
             samples.values / NS_PER_MS, at_least=samples.at_least / NS_PER_MS, failures=failures
         )
     gaps = _gaps_seen(due)
-    found["itl"] = pooled_gaps_ms(gaps["gap_ns"].to_numpy(dtype=np.float64), gaps["row"].to_numpy())
+    found["itl"] = pooled_gaps_ms(
+        gaps["gap_ns"].to_numpy(dtype=np.float64),
+        request=gaps["row"].to_numpy(),
+        at_ns=gaps["at_ns"].to_numpy(),
+    )
     found["user_lag"] = without_intervals(due.reads["lag_ns"].to_numpy() / NS_PER_MS)
     return found
 
@@ -68,7 +72,7 @@ def times(requests: pd.DataFrame, name: str) -> Distribution:
 def widened_by_rounds(
     found: Mapping[str, Distribution], rounds: Sequence[RunData]
 ) -> dict[str, Distribution]:
-    """Give each percentile the wider of its interval and the t interval over the rounds' values.
+    """Widen the interval of each percentile to the t interval over the rounds' own values.
 
     Nothing changes under 3 rounds, and where a round's own percentile is not known.
     """
@@ -122,10 +126,17 @@ def _between(rounds: Sequence[Quantile]) -> Quantile | None:
 
 
 def _wider(pooled: Quantile, between: Quantile | None) -> Quantile:
-    """Choose the wider interval; an open one is the widest. A time is never below zero."""
+    """Widen an interval until it holds that between the rounds; an open one stays open.
+
+    The figure itself is always within: of rounds that differ, the pooled percentile lies in the
+    slowest, far from the mean of the rounds' own. A time is never below zero.
+    """
     if between is None or between.low is None or between.high is None or pooled.value is None:
         return pooled
-    width = between.high - between.low
-    if pooled.low is not None and (pooled.high is None or pooled.high - pooled.low >= width):
+    low = max(0.0, min(between.low, pooled.value if pooled.low is None else pooled.low))
+    high: float | None = max(between.high, pooled.value if pooled.high is None else pooled.high)
+    if pooled.low is not None and pooled.high is None:
+        high = None
+    if (low, high) == (pooled.low, pooled.high):
         return pooled
-    return replace(pooled, low=max(0.0, between.low), high=between.high, by_rounds=True)
+    return replace(pooled, low=low, high=high, by_rounds=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.analysis.course import STEADY, UNKNOWN, UNSETTLED
+from loadgen.analysis.course import FILLING, STEADY, UNKNOWN, UNSETTLED
 from loadgen.analysis.distribution import QUANTILES
-from loadgen.analysis.stats import least_clusters, t_interval
+from loadgen.analysis.stats import least_clusters, least_for_interval, t_interval
 from loadgen.analysis.steady import LEAST_TO_CUT, TOO_FEW
 from loadgen.analysis.summary import (
     Check,
@@ -21,6 +21,7 @@ from loadgen.report.text import (
     NONE,
     Cell,
     count,
+    in_two_digits,
     needed,
     number,
     percent,
@@ -46,7 +47,7 @@ def course_table(levels: Sequence[LevelSummary]) -> Table:
         Column(
             label="course",
             left=True,
-            title="steady, not settled, drift, or saturated: the queue grew",
+            title="steady, not settled, still filling, drift, or saturated: the queue grew",
         ),
         Column(label="in flight", unit="mean / peak"),
         Column(label="tokens", unit="per chunk"),
@@ -108,7 +109,9 @@ def course_cell(found: Steadiness) -> Cell:
         text = "no drift"
     if text == UNKNOWN and found.truncation == TOO_FEW:
         text = f"unknown (under {LEAST_TO_CUT} requests)"
-    tones = {"saturated": "bad", "drift": "warn", UNSETTLED: "warn", "unknown": "quiet"}
+    tones = {
+        "saturated": "bad", "drift": "warn", UNSETTLED: "warn", FILLING: "warn", UNKNOWN: "quiet",
+    }  # fmt: skip
     thirds = ", ".join(number(rate) for rate in found.thirds)
     return Cell(
         plain(text),
@@ -211,9 +214,13 @@ def _interval_cell(level: LevelSummary, shown: Shown) -> Cell:
 
 def requests_needed(distribution: Distribution, shown: Shown) -> int:
     """Return how many requests an interval takes; of gaps, which come many to a request, too."""
-    if shown.field == "itl":
-        return least_clusters(QUANTILES[shown.name])
-    return needed(distribution, shown.name)
+    if shown.field != "itl":
+        return needed(distribution, shown.name)
+    quantile, worth = QUANTILES[shown.name], distribution.effective_n
+    least = least_clusters(quantile)
+    if not (worth and distribution.requests):
+        return least
+    return max(least, in_two_digits(least_for_interval(quantile) * distribution.requests / worth))
 
 
 def uncut_table(levels: Sequence[LevelSummary]) -> Table:

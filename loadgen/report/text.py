@@ -150,7 +150,11 @@ def needed(distribution: Distribution, name: str) -> int:
     worth = distribution.effective_n
     if not worth or worth >= distribution.n:
         return least
-    wanted = least * distribution.n / worth
+    return in_two_digits(least * distribution.n / worth)
+
+
+def in_two_digits(wanted: float) -> int:
+    """Round an estimate of what is needed up to two digits."""
     step: int = 10 ** max(0, len(f"{wanted:.0f}") - 2)
     return int(math.ceil(wanted / step) * step)
 
