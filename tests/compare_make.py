@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from make import level, make_run, record
-from virtual import closed_run
+from virtual import closed_run, open_run, poisson
 
 from loadgen.analysis.compare import Change, Comparison, Side, compare
 from loadgen.analysis.table import RunData
@@ -15,21 +15,47 @@ from loadgen.simulator.engine import EngineSpec
 _INSTANTS = ("due_ns", "slot_ns", "sent_ns", "first_ns", "first_output_ns", "last_ns", "end_ns")
 _ENDS = ("start_ns", "measure_start_ns", "measure_end_ns", "end_ns")
 _APART_NS, _APART = 10**13, 10**6
+_WARM = 60
 
 
 def simulated(
     spec: EngineSpec, *, seed: int, rounds: int = 3, slots: int = 8, requests: int = 120
 ) -> RunData:
     """A closed level in virtual time, each round with a seed of its own."""
-    parts = [
-        _moved(
+    return _joined(
+        [
             closed_run(
                 spec, slots=slots, requests=requests, warmup=slots, seed=1000 * seed + number
-            ),
-            number,
-        )
-        for number in range(rounds)
-    ]
+            )
+            for number in range(rounds)
+        ]
+    )
+
+
+def simulated_open(
+    spec: EngineSpec, *, seed: int, arrivals: int, rate: float, rounds: int = 1, requests: int = 300
+) -> RunData:
+    """An open level in virtual time: the server's noise has one seed, the scenario another."""
+    run = _joined(
+        [
+            open_run(
+                spec,
+                due_s=poisson(rate, _WARM + requests, seed=1000 * arrivals + number),
+                warmup=_WARM,
+                seed=1000 * seed + number,
+                rate=rate,
+            )
+            for number in range(rounds)
+        ]
+    )
+    scenario = {"prompts": {"source": "synthetic"}, "seed": arrivals, "levels": [{"rate": rate}]}
+    scenario = {**run.manifest["scenario"], **scenario}
+    return replace(run, manifest={**run.manifest, "scenario": scenario})
+
+
+def _joined(rounds: Sequence[RunData]) -> RunData:
+    """One run of several rounds."""
+    parts = [_moved(one, number) for number, one in enumerate(rounds)]
     entries = [part.manifest["levels"][0] for part in parts]
     return RunData(
         manifest={**parts[0].manifest, "levels": entries},

@@ -79,6 +79,38 @@ def test_where_the_server_listens_is_no_condition() -> None:
     assert mismatches(urls) == []
 
 
+def connecting(*, preflight_ms: float | None, request_ms: float | None = None) -> RunData:
+    """A run that took so long to connect; request_ms: as did a request that opened a connection."""
+    opened = {} if request_ms is None else {"connect_start_ms": 0, "connected_ms": request_ms}
+    facts = {} if preflight_ms is None else {"preflight": {"connect_ns": preflight_ms * 1e6}}
+    return make_run([record(0, sent=0, at=[900], **opened)], **facts)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "told"),
+    [
+        ({"preflight_ms": 0.2}, {"preflight_ms": 45}, ["0.2 ms to connect", "45 ms to connect"]),
+        ({"preflight_ms": 12}, {"preflight_ms": 0.5}, ["12 ms to connect", "0.5 ms to connect"]),
+        ({"preflight_ms": 0.1}, {"preflight_ms": 1.9}, None),
+        ({"preflight_ms": 45}, {"preflight_ms": 80}, None),
+        ({"preflight_ms": 0.2}, {"preflight_ms": 30, "request_ms": 0.2}, None),
+        ({"preflight_ms": 0.2}, {"preflight_ms": None}, None),
+        ({"preflight_ms": None, "request_ms": 0.2}, {"preflight_ms": 45},
+         ["0.2 ms to connect", "45 ms to connect"]),
+        ({"preflight_ms": None}, {"preflight_ms": None}, None),
+    ],
+    ids=["far", "near", "a busy host", "both far", "one slow connect", "not told", "of a request",
+         "neither told"],
+)  # fmt: skip
+def test_how_far_the_server_was_is_a_condition(
+    first: dict[str, float], other: dict[str, float], told: list[str] | None
+) -> None:
+    found = compared(connecting(**first), connecting(**other))
+    assert [one.values for one in found.mismatches] == ([told] if told else [])
+    assert found.unlike == bool(told)
+    assert not compared(connecting(**first), connecting(**other), varies=["client"]).unlike
+
+
 def test_what_is_meant_to_differ_makes_runs_unlike_no_longer() -> None:
     runs = [told(conditions={"quantisation": word, "gpu": "x"}) for word in ("fp16", "int4")]
     assert compared(*runs).unlike

@@ -1,10 +1,11 @@
 """Seeded studies in virtual time: how often a comparison is right."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from compare_make import changes, noise, side, simulated, timed
+from compare_make import changes, noise, side, simulated, simulated_open, timed
 
 from loadgen.analysis.compare import BETTER, WORSE, Side, compare
 from loadgen.simulator.engine import EngineSpec
@@ -15,13 +16,16 @@ PAIRS = 100
 REQUESTS = 200
 """In each round; the steps of the server vary by 10 %."""
 SERVER = EngineSpec(noise=0.1)
-SLOWER = replace(
-    SERVER,
-    step_base_s=1.05 * SERVER.step_base_s,
-    step_per_sequence_s=1.05 * SERVER.step_per_sequence_s,
-    step_per_context_token_s=1.05 * SERVER.step_per_context_token_s,
-)
-"""The same server, but for a decode step that lasts 5 % longer."""
+
+
+def slower(share: float) -> EngineSpec:
+    """The same server, but for a decode step that lasts longer by this share."""
+    return replace(
+        SERVER,
+        step_base_s=(1 + share) * SERVER.step_base_s,
+        step_per_sequence_s=(1 + share) * SERVER.step_per_sequence_s,
+        step_per_context_token_s=(1 + share) * SERVER.step_per_context_token_s,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,7 @@ def test_two_runs_of_one_server_are_called_different_in_at_most_7_of_100(
 
 def test_a_decode_step_5_per_cent_longer_is_found_in_95_of_100(baselines: list[Side]) -> None:
     verdicts = [
-        told(baseline, side(simulated(SLOWER, seed=PAIRS + seed, requests=REQUESTS)))
+        told(baseline, side(simulated(slower(0.05), seed=PAIRS + seed, requests=REQUESTS)))
         for seed, baseline in enumerate(baselines)
     ]
     found = Counter(one["TPOT p50"] for one in verdicts)
@@ -61,3 +65,48 @@ def test_single_runs_of_one_server_are_called_different_in_at_most_7_of_100() ->
         pair = [side(timed(noise(120, seed=2 * seed + i, spread=20))) for i in (0, 1)]
         different.update(word for word, one in told(*pair).items() if one in (BETTER, WORSE))
     assert max(different.values(), default=0) <= 0.07 * 50, different
+
+
+OPEN_PAIRS = 30
+BUSY, BUSIER, AT_CAPACITY = 25.0, 32.0, 40.0
+"""Requests/s of the open levels: TTFT p95 is 1.5 and 4 times TTFT p50; then queues may grow."""
+
+
+def one_seed(spec: EngineSpec, *, pair: int, run: int) -> Side:
+    return side(simulated_open(spec, seed=2 * pair + run, arrivals=pair, rate=BUSIER))
+
+
+def three_rounds(spec: EngineSpec, *, pair: int, run: int) -> Side:
+    made = 2 * pair + run
+    return side(simulated_open(spec, seed=made, arrivals=made, rate=BUSY, rounds=3))
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown_by"),
+    [(one_seed, ("TPOT p50", "ITL p95", "E2E p50")), (three_rounds, ("TPOT p50", "E2E p50"))],
+    ids=["one seed", "three rounds"],
+)
+def test_open_runs_are_told_apart_where_their_servers_are(
+    measured: Callable[..., Side], shown_by: tuple[str, ...]
+) -> None:
+    """Of one server at most 7 % are called different; of one 20 % slower 90 % are found."""
+    different, found = Counter[str](), Counter[str]()
+    for pair in range(OPEN_PAIRS):
+        baseline = measured(SERVER, pair=pair, run=0)
+        like = told(baseline, measured(SERVER, pair=pair, run=1))
+        slow = told(baseline, measured(slower(0.2), pair=pair, run=1))
+        different.update(word for word, one in like.items() if one in (BETTER, WORSE))
+        found.update(word for word, one in slow.items() if one == WORSE)
+        assert BETTER not in slow.values()
+    assert max(different.values(), default=0) <= 0.07 * OPEN_PAIRS, different
+    assert min(found[word] for word in shown_by) >= 0.9 * OPEN_PAIRS, found
+
+
+@pytest.mark.parametrize("rate", [BUSY, BUSIER, AT_CAPACITY])
+def test_single_open_runs_with_other_arrivals_are_not_called_different(rate: float) -> None:
+    different: Counter[str] = Counter()
+    for pair in range(15):
+        seeds = (2 * pair, 2 * pair + 1)
+        sides = [side(simulated_open(SERVER, seed=s, arrivals=s, rate=rate)) for s in seeds]
+        different.update(word for word, one in told(*sides).items() if one in (BETTER, WORSE))
+    assert max(different.values(), default=0) <= 0.07 * 15, different

@@ -16,6 +16,7 @@ from report_make import (
 )
 
 from loadgen.analysis.summary import (
+    Check,
     Distribution,
     LevelSummary,
     Quantile,
@@ -74,6 +75,41 @@ def test_an_objective_missed_everywhere_is_told_once() -> None:
     assert first_line(summary(*made)).text == "objective missed: ttft p95 <= 500ms at every level"
 
 
+REPEATED = Check(name="repeated prompts", verdict="warn", value=1.0, bound=0.1, unit="",
+                 text="use more", about="measurement")  # fmt: skip
+LAGGED = Check(name="send lag p95", verdict="warn", value=9.0, bound=5.0, unit="ms", text="do")
+
+
+@pytest.mark.parametrize(
+    ("made", "status", "begins"),
+    [
+        (level(outcomes={"ok": 399, "refused": 1}, errors=[error()]), "complete", "1 of 400"),
+        (level(objectives=[missed()]), "complete", "objective missed"),
+        (level(steadiness=Steadiness(verdict="saturated")), "complete", "saturated at"),
+        (level(invalid="no ports left"), "complete", "the client spoiled"),
+        (level(checks=[LAGGED]), "complete", "the client disturbed"),
+        (level(), "interrupted", "interrupted: 1 level"),
+        (level(), "complete", "1 level, 400 requests ok"),
+    ],
+    ids=["a failure", "an objective", "a queue", "spoiled", "disturbed", "cut short", "nothing"],
+)
+def test_what_warns_is_told_whatever_stands_before_it(
+    made: LevelSummary, status: str, begins: str
+) -> None:
+    doubtful = replace(made, checks=[*made.checks, REPEATED])
+    text = first_line(summary(doubtful, status=status, warnings=["x is off"])).text
+    assert text.startswith(begins)
+    assert text.endswith("; mind: concurrency 8: repeated prompts 100 % (and 1 more warning)")
+
+
+def test_what_the_first_line_says_in_its_own_words_is_no_further_warning() -> None:
+    known = [replace(REPEATED, name=name) for name in ("error rate", "queue grew by")]
+    made = level(outcomes={"ok": 399, "refused": 1}, errors=[error()], checks=known)
+    assert "mind" not in first_line(summary(made)).text
+    lost = replace(failing(n=40), checks=[replace(REPEATED, name="sample size")])
+    assert "mind" not in first_line(summary(lost)).text  # no figures that could be doubted
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -113,6 +149,15 @@ def test_gaps_of_few_requests_need_more_requests_not_more_gaps() -> None:
     table = next(one for one in shown.percentiles if one.title.startswith("ITL"))
     assert cell(table, "p95").small == "n too small, 40 requests needed"
     assert "N needed: about so many requests" in table.note
+
+
+def test_gaps_that_share_their_steps_need_as_many_requests_as_give_enough_steps() -> None:
+    few = Distribution(n=10_000, requests=320, effective_n=41.0, p95=Quantile(value=12))
+    shown = view(level(itl=few))
+    assert cell(shown.intervals, "ITL p95").text == "needs 570"  # 320 · 72 / 41, in two digits
+    table = next(one for one in shown.percentiles if one.title.startswith("ITL"))
+    assert cell(table, "p95").small == "n too small, 570 requests needed"
+    assert cell(table, "n").small == "worth 41"
 
 
 def test_what_samples_are_worth_is_explained_under_the_table() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from loadgen.analysis.table import RunData
 from loadgen.analysis.window import LevelPlan, levels_of
+from loadgen.units import NS_PER_MS
 
 ABSENT = "not told"
 
@@ -28,6 +29,10 @@ _TARGET = ("model", "engine", "engine_version", "endpoint", "transport", "connec
 _CLIENT = ("platform", "cpus", "loop", "stamps", "python")
 _FOLLOWS = ("kv_cache_tokens",)  # what memory was left: it varies a little between two starts
 _HINT = "the model's name"
+_DISTANCE = "client.distance"
+_NEAR_MS, _NEAR_TIMES = 2.0, 2.0
+"""Times to connect are alike within so many ms, or so many times the shortest. A busy host alone
+adds one or two ms; what a distance adds, it adds to each TTFT as well."""
 _LOAD = ("max_in_flight", "at_cap", "arrivals", "burstiness", "max_starts_per_s")
 
 
@@ -36,9 +41,11 @@ def mismatches(runs: Sequence[RunData], *, varies: Sequence[str] = ()) -> list[M
 
     varies: beginnings of names ("conditions", "target.model") that are meant to differ.
     """
-    told = [dict(_conditions(run)) for run in runs]
+    told = [
+        {**dict(_conditions(run)), **far} for run, far in zip(runs, _distances(runs), strict=True)
+    ]
     names = list(dict.fromkeys(name for one in told for name in one))
-    asked = {name for run in runs for name, _ in _found(run)}
+    asked = {_DISTANCE, *(name for run in runs for name, _ in _found(run))}
     for one, run in zip(told, runs, strict=True):
         asked |= _never_reached(one, run, [other for other in runs if other is not run])
     found = []
@@ -78,6 +85,26 @@ def _conditions(run: RunData) -> Iterator[tuple[str, str]]:
     for key in _CLIENT:
         yield from _flat(_mapping(manifest, "client").get(key), f"client.{key}")
     yield from _flat(manifest.get("loadgen"), "loadgen")
+
+
+def _distances(runs: Sequence[RunData]) -> list[dict[str, str]]:
+    """Tell of each run how far its server was, where they were not about as far; else nothing."""
+    told = [_connect_ms(run) for run in runs]
+    known = [one for one in told if one is not None]
+    near = max(min(known, default=0.0) + _NEAR_MS, min(known, default=0.0) * _NEAR_TIMES)
+    if max(known, default=0.0) <= near:
+        return [{} for _ in runs]
+    return [{} if one is None else {_DISTANCE: f"{one:.3g} ms to connect"} for one in told]
+
+
+def _connect_ms(run: RunData) -> float | None:
+    """Return the quickest connect: of the preflight, or of a request that opened one."""
+    took = run.requests["connected_ns"] - run.requests["connect_start_ns"]
+    known = [float(took.min())]  # NaN where none did
+    told = _mapping(run.manifest, "preflight").get("connect_ns")
+    if isinstance(told, int | float):
+        known.append(float(told))
+    return min((one / NS_PER_MS for one in known if one >= 0), default=None)
 
 
 def _found(run: RunData) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,11 @@ tolerance; a share (errors, accuracy, broken answers), only where its interval, 
 out zero; and never where failures could have made it (``survivors``). With 3 rounds or more on both
 sides the interval is the t interval of the rounds' values, else a block bootstrap over requests
 (paired, where both sides sent the same ones), or a t interval over batches of them where neighbours
-resemble one another too long; for rates it is a t interval over slices of time.
+resemble one another too long; for rates it is a t interval over slices of time. Single runs whose
+scheduled arrivals differ have no verdict on either: rates are then those of the arrivals, and a few
+of their bursts make the times.
+
+Where a queue grew there are no times; that it did, on one side alone, is a verdict by itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,7 @@ import numpy as np
 
 from loadgen.analysis import differ
 from loadgen.analysis.about import About, about
+from loadgen.analysis.accuracy import change_of_accuracy
 from loadgen.analysis.alike import Mismatch, mismatches, names_of, same_plan
 from loadgen.analysis.differ import Sample
 from loadgen.analysis.sides import (
@@ -26,17 +31,20 @@ from loadgen.analysis.sides import (
     Side,
     failed_of,
     is_censored,
+    is_withheld,
     n_of,
     round_values,
+    same_arrivals,
     sample_of,
     share_of,
     value_of,
 )
-from loadgen.analysis.stats import Interval
+from loadgen.analysis.stats import LEAST_FOR_TREND, Interval
 from loadgen.analysis.survivors import Failures, percentile_with_failures
 
 __all__ = [
     "BETTER",
+    "COURSE",
     "SAME",
     "TOLERANCE",
     "UNKNOWN",
@@ -57,18 +65,31 @@ BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "no significant difference", "
 VARIES = "it varies more"
 """Said beside a rate that changed by more than the tolerance, though not significantly."""
 
+COURSE = "course"
+"""The row that says on which side the queue grew; it is there where it did on one at least."""
+_ARRIVALS_DIFFER, _NOT_USED, _TOO_FEW = (
+    "arrivals differ", "a level must not be used", "too few requests",
+)  # fmt: skip
+_WITHHELD = {
+    (False, True): "withheld: the queue grew",
+    (True, False): "withheld: the baseline's queue grew",
+    (True, True): "withheld: the queue grew on both sides",
+}
+"""Why a time is not there, by whether it is withheld of the baseline and of the candidate."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A candidate's figure beside the baseline's.
 
     change: relative, or for a share the difference (0.03 = 3 points); low, high: its 95 % interval.
-    method: what the interval is from, or in a word or two why there is no verdict; note: what must
-    be said beside the verdict.
+    questions: how many different ones an accuracy is of. method: what the interval is from, or in a
+    word or two why there is no verdict; note: what must be said beside the verdict.
     """
 
     value: float | None
     n: int
+    questions: int | None = None
     change: float | None = None
     low: float | None = None
     high: float | None = None
@@ -165,12 +186,15 @@ def _compared(name: str, sides: Sequence[Side], tolerance: float) -> LevelCompar
         )
         for metric in METRICS
     ]
-    known = [row for row in rows if _known(row)]
-    return LevelComparison(label=name, rows=known, notes=list(_notes(sides, [first, *others])))
+    known = [*_course_rows(first, others), *(row for row in rows if _known(row))]
+    notes = [*_notes(sides, [first, *others]), *_notes_on_arrivals(sides, known)]
+    return LevelComparison(label=name, rows=known, notes=notes)
 
 
 def _known(row: Row) -> bool:
-    return row.baseline is not None or any(change.value is not None for change in row.changes)
+    reasons = _WITHHELD.values()
+    told = (one.value is not None or one.method in reasons for one in row.changes)
+    return row.baseline is not None or any(told)
 
 
 def _notes(sides: Sequence[Side], levels: Sequence[At | None]) -> Iterator[str]:
@@ -181,13 +205,62 @@ def _notes(sides: Sequence[Side], levels: Sequence[At | None]) -> Iterator[str]:
             yield f"{side.name}: {level.summary.invalid}"
 
 
+def _notes_on_arrivals(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
+    for index, side in enumerate(sides[1:]):
+        if any(row.changes[index].method == _ARRIVALS_DIFFER for row in rows):
+            yield (
+                f"the requests of {sides[0].name} and {side.name} came at other moments, which"
+                " times and rates follow: give both the same seed and length, or 3 rounds"
+            )
+
+
+def _course_rows(first: At, others: Sequence[At | None]) -> Iterator[Row]:
+    if any(level is not None and level.saturated for level in (first, *others)):
+        changes = [_change_of_course(first, other) for other in others]
+        n = first.summary.arrivals
+        yield Row(word=COURSE, unit="", share=False, baseline=None, n=n, changes=changes)
+
+
+def _change_of_course(first: At, other: At | None) -> Change:
+    """Hold a queue that grew against one that did not; a server that fails more has less of one."""
+    if other is None:
+        return Change(value=None, n=0, method="no such level")
+    found = Change(value=None, n=other.summary.arrivals, method="of the queue")
+    if first.saturated == other.saturated:
+        note = "saturated on both sides" if first.saturated else ""
+        return replace(found, verdict=SAME, note=note)
+    if first.summary.invalid or other.summary.invalid:
+        return replace(found, method=_NOT_USED)
+    better = first.saturated
+    if (other if better else first).summary.ttft.n < LEAST_FOR_TREND:
+        return replace(found, method=_TOO_FEW)  # none whose queue could have been seen to grow
+    courses = " → ".join(level.summary.steadiness.verdict for level in (first, other))
+    failures = Failures(baseline=failed_of(first), candidate=failed_of(other))
+    if failures.clearly_flatter(better=better):
+        note = f"{courses}, but {failures.named(better=better)}"
+        return replace(found, method="failures", note=note)
+    if not _grew_apart(first, other):
+        note = f"{courses}, but {_ARRIVALS_DIFFER}"
+        return replace(found, method=_ARRIVALS_DIFFER, note=note)
+    return replace(found, verdict=BETTER if better else WORSE, note=courses)
+
+
+def _grew_apart(first: At, other: At) -> bool:
+    """Say that it is the servers' doing that one queue grew: arrivals of their own may make one."""
+    several = min(len(level.summary.by_round) for level in (first, other)) >= 3
+    if several or same_arrivals(first, other):
+        return True
+    short, long = (first, other) if other.saturated else (other, first)
+    return differ.is_more(short.growth, long.growth)
+
+
 def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) -> Change:
     if other is None:
         return Change(value=None, n=0, method="no such level")
     value, before = value_of(other, metric), value_of(first, metric)
     n = n_of(other, metric)
     if value is None or before is None:
-        return _without_figure(first, other, Change(value=value, n=n))
+        return _without_figure(first, other, metric, found=Change(value=value, n=n))
     if metric.share:
         return _share_change(first, other, metric)
     if before == 0:
@@ -196,7 +269,7 @@ def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) ->
     if is_censored(first, metric) or is_censored(other, metric):
         return Change(value=value, n=n, change=change, method="falls among unfinished requests")
     if first.summary.invalid or other.summary.invalid:
-        return Change(value=value, n=n, change=change, method="a level must not be used")
+        return Change(value=value, n=n, change=change, method=_NOT_USED)
     around, method = _interval(first, other, metric)
     if around is None:
         return Change(value=value, n=n, change=change, method=method)
@@ -210,13 +283,16 @@ def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) ->
     return _unflattered(first, other, metric, found=found, tolerance=tolerance)
 
 
-def _without_figure(first: At, other: At, found: Change) -> Change:
-    """Say why a figure is missing: nothing succeeded, or too few did."""
+def _without_figure(first: At, other: At, metric: Metric, *, found: Change) -> Change:
+    """Say why a figure is missing: nothing succeeded, the queue grew, or too few succeeded."""
     for level, whose in ((other, ""), (first, " of the baseline")):
         failed, ended = failed_of(level)
         if failed and failed == ended:
             return replace(found, method="failures", note=f"all {failed:,} requests{whose} failed")
-    return replace(found, method="too few requests", note="too few requests, or none with it")
+    withheld = (is_withheld(first, metric), is_withheld(other, metric))
+    if withheld in _WITHHELD:
+        return replace(found, method=_WITHHELD[withheld])
+    return replace(found, method=_TOO_FEW, note="too few requests, or none with it")
 
 
 def _unflattered(
@@ -280,16 +356,19 @@ def verdict_of(between: Interval, *, tolerance: float, higher_is_better: bool) -
 
 def _share_change(first: At, other: At, metric: Metric) -> Change:
     before, after = share_of(first, metric), share_of(other, metric)
-    between = differ.of_shares(before, after)
+    asked = [level.summary.quality.by_question for level in (first, other)]
+    of_questions = metric.field == "accuracy"
+    between = change_of_accuracy(*asked) if of_questions else differ.of_shares(before, after)
     assert between is not None  # both have an n, or there would be no value
     return Change(
         value=after[0] / after[1],
         n=after[1],
+        questions=len(asked[1]) if of_questions else None,
         change=after[0] / after[1] - before[0] / before[1],
         low=between.low,
         high=between.high,
         verdict=verdict_of(between, tolerance=0.0, higher_is_better=metric.higher_is_better),
-        method="of two shares",
+        method="by question" if of_questions else "of two shares",
     )
 
 
@@ -298,6 +377,8 @@ def _interval(first: At, other: At, metric: Metric) -> tuple[Interval | None, st
     rounds = [round_values(level, metric) for level in (first, other)]
     if min(map(len, rounds)) >= 3:
         return differ.by_rounds(*rounds), "by rounds"
+    if not same_arrivals(first, other) and not _beyond_arrivals(first, other, metric):
+        return None, _ARRIVALS_DIFFER
     if metric.quantile is None:
         slices = SLICED[metric.field]
         return differ.by_rounds(slices(first), slices(other)), "by slices of time"
@@ -314,7 +395,12 @@ def _interval(first: At, other: At, metric: Metric) -> tuple[Interval | None, st
     if found is not None:
         return found, "paired by request" if paired else "over requests"
     found = differ.by_batches(samples[0], samples[1], quantile)
-    return found, "by batches of requests" if found else "too few requests"
+    return found, "by batches of requests" if found else _TOO_FEW
+
+
+def _beyond_arrivals(first: At, other: At, metric: Metric) -> bool:
+    """Say that a figure is the server's own: a rate, where a server had more than it could do."""
+    return metric.quantile is None and (first.saturated or other.saturated)
 
 
 _ENOUGH_PAIRS = 0.8

@@ -51,14 +51,15 @@ def by_rounds(baseline: Floats, candidate: Floats) -> Interval | None:
     if min(len(baseline), len(candidate)) < 3 or baseline.mean() <= 0:
         return None
     b, c = float(baseline.mean()), float(candidate.mean())
-    of_b = (c / b) ** 2 * float(baseline.var(ddof=1)) / len(baseline) / b**2
-    of_c = float(candidate.var(ddof=1)) / len(candidate) / b**2
-    both = of_b + of_c
-    if both == 0:
-        return Interval(low=0.0, high=0.0)
-    freedom = both**2 / (of_b**2 / (len(baseline) - 1) + of_c**2 / (len(candidate) - 1))
-    half = student_t(freedom, 1 - _TAIL) * math.sqrt(both)
+    half = _half_width(baseline * (c / b**2), candidate / b)
     return Interval(low=-half, high=half)
+
+
+def is_more(less: Floats, more: Floats) -> bool:
+    """Say whether the mean of ``more`` is the higher one: all of the t interval (Welch) is."""
+    if min(len(less), len(more)) < 2:
+        return False
+    return float(more.mean() - less.mean()) > _half_width(less, more)
 
 
 def of_percentile(
@@ -126,6 +127,16 @@ def of_shares(baseline: tuple[int, int], candidate: tuple[int, int]) -> Interval
         low=q - p - math.hypot(q - second.low, first.high - p),
         high=q - p + math.hypot(second.high - q, p - first.low),
     )
+
+
+def _half_width(first: Floats, second: Floats) -> float:
+    """Return t · √(s₁²/k₁ + s₂²/k₂), of two values or more each."""
+    errors = [float(one.var(ddof=1)) / len(one) for one in (first, second)]
+    both = sum(errors)
+    if both == 0:
+        return 0.0
+    parts = [e**2 / (len(one) - 1) for e, one in zip(errors, (first, second), strict=True)]
+    return student_t(both**2 / sum(parts), 1 - _TAIL) * math.sqrt(both)
 
 
 def _block_length(side: Sample) -> int:

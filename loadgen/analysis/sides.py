@@ -7,19 +7,26 @@ from functools import cached_property
 import numpy as np
 
 from loadgen.analysis.alike import names_of
+from loadgen.analysis.course import SATURATED
 from loadgen.analysis.differ import Sample
 from loadgen.analysis.metrics import summarise
 from loadgen.analysis.per_request import legal_gaps, measured
 from loadgen.analysis.quality import without_passes
 from loadgen.analysis.rates import ended_in_slices, output_in_slices
 from loadgen.analysis.samples import of_load
-from loadgen.analysis.stats import Floats
+from loadgen.analysis.stats import Floats, Ints
+from loadgen.analysis.steady import in_system_at
 from loadgen.analysis.summary import Distribution, LevelSummary, Quantile, Summary
 from loadgen.analysis.table import RunData, select
-from loadgen.analysis.window import LevelPlan, levels_of, placed
-from loadgen.record import FAILED_OUTCOMES, Outcome
+from loadgen.analysis.window import LevelPlan, asked_level, levels_of, placed, windows_of
+from loadgen.record import FAILED_OUTCOMES, Outcome, Phase
 
 SLICES = 15
+_GROWTH_SLICES = 20  # of each round, as in ``steady.growth_of``
+_SCHEDULED = ("rate", "segments", "speed")
+"""What a level of the scenario says where a schedule decides when requests are due."""
+_ALIKE = 0.8
+"""The least share of each side's arrivals that the other side has at the same moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,35 @@ class At:
         seen = requests["outcome"].isin([Outcome.OK, Outcome.UNFINISHED]).to_numpy()
         return select(self.everything, requests["in_window"].to_numpy() & seen & of_load(requests))
 
+    @property
+    def saturated(self) -> bool:
+        """Whether its queue grew as long as it lasted."""
+        return self.summary.steadiness.verdict == SATURATED
+
+    @cached_property
+    def arrivals_ns(self) -> Ints | None:
+        """When the arrivals of ``measure`` were due, from the first of their round; None if closed.
+
+        Of a conversation the first turn alone: when the others are due is the server's doing.
+        """
+        asked = asked_level(self.side.run.manifest, self.plan.level)
+        if self.plan.rate is None and all(asked.get(key) is None for key in _SCHEDULED):
+            return None
+        requests = self.everything.requests
+        first_turn = ~(requests["turn"].to_numpy(dtype=np.float64) > 0)
+        scheduled = requests[first_turn & (requests["phase"] == Phase.MEASURE).to_numpy()]
+        since = scheduled["due_ns"] - scheduled.groupby("round")["due_ns"].transform("min")
+        rounds = scheduled["round"].to_numpy(dtype=np.int64) << 48  # 2^48 ns are three days
+        return np.asarray(rounds + since.to_numpy(dtype=np.int64))
+
+    @cached_property
+    def growth(self) -> Floats:
+        """By how many requests what is in the system grew, in each slice of its rounds."""
+        ends = [(one.measure_ns, one.end_ns) for one in windows_of(self.plan, self.everything)]
+        moments = [np.linspace(start, end, _GROWTH_SLICES + 1) for start, end in ends]
+        inside = [np.diff(in_system_at(self.everything.requests, one)) for one in moments]
+        return np.concatenate(inside) if inside else np.empty(0)
+
 
 def value_of(level: At, metric: Metric) -> float | None:
     """Return a figure exactly as the report of its run has it."""
@@ -152,6 +188,24 @@ def failed_of(level: At) -> tuple[int, int]:
 def is_censored(level: At, metric: Metric) -> bool:
     """Say whether a percentile falls among unfinished requests."""
     return metric.quantile is not None and _quantile(level, metric).above
+
+
+def is_withheld(level: At, metric: Metric) -> bool:
+    """Say whether a percentile is left out since the queue grew."""
+    found = getattr(level.summary, metric.field, None)
+    return isinstance(found, Distribution) and found.withheld
+
+
+def same_arrivals(first: At, other: At) -> bool:
+    """Say whether requests came at the same moments, as one seed makes them; or no schedule did it.
+
+    Judged by what happened: a constant rate, or a log, has the same arrivals whatever the seed.
+    """
+    if first.arrivals_ns is None or other.arrivals_ns is None:
+        return True
+    sides = (first.arrivals_ns, other.arrivals_ns)
+    shared = [np.isin(one, that) for one, that in (sides, sides[::-1])]
+    return all(float(one.mean()) >= _ALIKE for one in shared if len(one))
 
 
 def round_values(level: At, metric: Metric) -> Floats:

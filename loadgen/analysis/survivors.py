@@ -41,6 +41,11 @@ class Failures:
         more, less = shares.candidate, shares.baseline
         return more > less if better else less > more
 
+    def clearly_flatter(self, *, better: bool) -> bool:
+        """Say whether they do, and the difference of the error rates leaves out zero."""
+        between = of_shares(self.baseline, self.candidate)
+        return between is not None and (between.low > 0 if better else between.high < 0)
+
     def endless(self, *, better: bool) -> Shares:
         """Return the share of each side's requests that counts as +∞.
 
@@ -48,8 +53,7 @@ class Failures:
         failed beyond the other side's share: alike failures must hide no regression.
         """
         shares = self.shares
-        between = of_shares(self.baseline, self.candidate)
-        if better and between is not None and between.low > 0:
+        if better and self.clearly_flatter(better=True):
             return shares
         return Shares(
             baseline=_beyond(shares.baseline, shares.candidate),

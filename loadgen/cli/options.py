@@ -98,7 +98,7 @@ def strict_option(command: Decorated) -> Decorated:
     return click.option(
         "--strict",
         is_flag=True,
-        help="Exit 1 also where a check of the client failed or warns.",
+        help="Exit 1 also where a check, of the client or of the measurement, failed or warns.",
     )(command)
 
 

@@ -70,7 +70,7 @@ def carry_out(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
 def exit_code(summary: "Summary", *, strict: bool = False) -> int:
     """Return 1 where an objective was missed or a level must not be used, else 0.
 
-    strict: 1 also where a check of the client failed or warns.
+    strict: 1 also where a check, of the client or of the measurement, failed or warns.
     """
     if strict and not checks_pass(summary):
         return OBJECTIVE_MISSED
@@ -84,7 +84,7 @@ def exit_code(summary: "Summary", *, strict: bool = False) -> int:
 
 
 def checks_pass(summary: "Summary") -> bool:
-    """Say whether every level's client was sound."""
+    """Say whether every check of every level passed: of its client, and of its measurement."""
     return all(check.verdict == "pass" for level in summary.levels for check in level.checks)
 
 

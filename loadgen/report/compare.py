@@ -11,6 +11,7 @@ from loadgen.analysis.about import About, LevelAbout
 from loadgen.analysis.bounds import FAIL, WARN
 from loadgen.analysis.compare import (
     BETTER,
+    COURSE,
     SAME,
     UNKNOWN,
     VARIES,
@@ -55,13 +56,17 @@ _READING = (
     "Change is candidate / baseline − 1, of the figures that the runs' own reports show; of shares"
     " the difference, in points.",
     _VERDICTS,
+    "Where a queue grew as long as the level lasted, times would tell how long that was and are"
+    " withheld; that it grew on one side alone is better or worse by itself. Times and rates of an"
+    " open load follow its arrivals: where these differ, only 3 rounds or more have a verdict.",
     "Where one side failed more, a time that failures could have made has no verdict: it is better"
     " (or the baseline's was) only among the survivors. Output and requests/s are held against the"
     " tokens of whole answers then.",
     "The interval is the t interval of the rounds' values (Welch) where both sides have 3 or more;"
     " else a block bootstrap of the difference of percentiles, by the same requests where both"
     " sides sent the same plan, or a t interval over batches where neighbours resemble one another"
-    " too long; of rates a t interval over slices of time; of shares Newcombe's.",
+    " too long; of rates a t interval over slices of time; of accuracy by the questions that both"
+    " sides were asked, however often; of other shares Newcombe's.",
 )
 
 
@@ -189,7 +194,11 @@ def _causes(found: Comparison) -> list[str]:
 
 def _tally(found: Comparison, candidate: int) -> str:
     """Say what became of one candidate: which metrics are worse, and how many of each verdict."""
-    changes = [(row.word, row.changes[candidate]) for level in found.levels for row in level.rows]
+    changes = [
+        (_named(row, candidate), row.changes[candidate])
+        for level in found.levels
+        for row in level.rows
+    ]
     counts = Counter(change.verdict for _, change in changes)
     untold = Counter(change.method for _, change in changes if change.verdict == UNKNOWN)
     reasons = [f"{why} {n:,}" if untold.keys() - {why} else why for why, n in untold.most_common()]
@@ -205,6 +214,11 @@ def _tally(found: Comparison, candidate: int) -> str:
     if untold:
         told.append(f"{counts[UNKNOWN]:,} cannot be told{because}")
     return ", ".join(told)
+
+
+def _named(row: Row, candidate: int) -> str:
+    """Name a metric; of the course what it became, as it has no figure."""
+    return f"{row.word}: {row.changes[candidate].note}" if row.word == COURSE else row.word
 
 
 def _n(number_of: int, word: str) -> str:
@@ -297,13 +311,18 @@ def _lost_accuracy(found: Comparison) -> list[str]:
     """A fall of accuracy that is no significant difference is not yet none."""
     return [
         f"{level.label}: the accuracy of {run.name} is lower by {abs(change.change) * 100:.1f}"
-        f" points, which {change.n:,} answers cannot tell from chance: ask more questions"
+        f" points, which {change.n:,} answers{_to_questions(change)} cannot tell from chance: add"
+        " questions to the set (a larger share asks the same ones again)"
         for level in found.levels
         for row in level.rows
         if row.word == "accuracy"
         for run, change in zip(found.runs[1:], row.changes, strict=True)
         if change.verdict == SAME and change.change is not None and change.change < 0
     ]
+
+
+def _to_questions(change: Change) -> str:
+    return "" if change.questions is None else f" to {_n(change.questions, 'question')}"
 
 
 def _matrix(found: Comparison, level: LevelComparison) -> Table:
@@ -323,22 +342,24 @@ def _matrix(found: Comparison, level: LevelComparison) -> Table:
 
 def _row(row: Row) -> tuple[Cell, ...]:
     word = f"{row.word}, {row.unit}" if row.unit else row.word
-    cells = [Cell(word), _value_cell(row.baseline, row.n, share=row.share)]
+    cells = [Cell(word), _value_cell(row.baseline, f"n {count(row.n)}", share=row.share)]
     for change in row.changes:
-        cells.append(_value_cell(change.value, change.n, share=row.share))
+        n = f"n {count(change.n)}{_to_questions(change)}"
+        cells.append(_value_cell(change.value, n, share=row.share))
         cells += _change_cells(change, share=row.share)
     return tuple(cells)
 
 
-def _value_cell(value: float | None, n: int, *, share: bool) -> Cell:
-    return Cell(percent(value) if share else number(value), f"n {count(n)}")
+def _value_cell(value: float | None, n: str, *, share: bool) -> Cell:
+    return Cell(percent(value) if share else number(value), n)
 
 
 def _change_cells(change: Change, *, share: bool) -> list[Cell]:
     said = change.note or (change.method if change.verdict == UNKNOWN else "")
     verdict = f"{change.verdict}: {said}" if said else change.verdict
     if change.change is None:
-        return [Cell(NONE, change.method, "quiet"), Cell(verdict, change.method, "quiet")]
+        tone = _TONES[change.verdict]
+        return [Cell(NONE, change.method, "quiet"), Cell(verdict, change.method, tone)]
     text = _signed(change.change, share=share)
     if change.low is not None and change.high is not None:
         text += f" ({_bare(change.low)} … {_bare(change.high)})"

@@ -78,7 +78,10 @@ def _accuracy_cell(row: ServerRow) -> Cell:
     if quality.accuracy is None or quality.low is None or quality.high is None:
         return Cell(NONE, "no question was answered", "quiet")
     between = f"{quality.low * 100:.0f} … {quality.high * 100:.0f}"
-    title = f"{quality.passed:,} of {quality.answered:,} answers passed"
+    title = (
+        f"{quality.passed:,} of {quality.answered:,} answers to {len(quality.by_question):,}"
+        " questions passed"
+    )
     return Cell(f"{percent(quality.accuracy)} ({between})", title)
 
 
@@ -182,11 +185,11 @@ def _figure(value: float | None, row: MetricRow) -> Cell:
 
 
 def _change_cells(change: Change, row: MetricRow) -> list[Cell]:
-    if change.change is None:
-        return [_figure(change.value, row), Cell("?", change.method, "quiet")]
-    points = round(change.change * 100, 1)
-    size = f"{points:+.0f}" if abs(points) >= 100 else f"{points:+.1f}" if points else "0.0"
     said = {BETTER: " better", WORSE: " worse", SAME: " n.s.", UNKNOWN: " ?"}[change.verdict]
     tone = {BETTER: "good", WORSE: "bad"}.get(change.verdict, "quiet")
+    if change.change is None:
+        return [_figure(change.value, row), Cell(said.strip(), change.note or change.method, tone)]
+    points = round(change.change * 100, 1)
+    size = f"{points:+.0f}" if abs(points) >= 100 else f"{points:+.1f}" if points else "0.0"
     unit = "pt" if row.share else "%"
     return [_figure(change.value, row), Cell(f"{size} {unit}{said}", change.method, tone)]

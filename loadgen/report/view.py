@@ -143,7 +143,7 @@ def first_line(summary: Summary) -> Verdict:
 
     The worst comes first: a run cut short, a level its client spoiled or disturbed, a measurement
     that failed a check, nothing that succeeded, failures, a queue that grew, objectives missed;
-    then what only warns.
+    then the first of what only warns, whatever stands before it.
     """
     levels = summary.levels
     told = [
@@ -156,15 +156,18 @@ def first_line(summary: Summary) -> Verdict:
         *_missed(levels),
         *_missed(summary.by_class),
     ]
+    mind = _mind([*_doubts(levels), *(plain(warning) for warning in summary.warnings)])
     if told:
         tone = "bad" if any(verdict.tone == "bad" for verdict in told) else "warn"
-        return Verdict("; ".join(verdict.text for verdict in told), tone)
+        return Verdict("; ".join(verdict.text for verdict in told) + mind, tone)
     good = f"{_n(len(levels), 'level')}, {_succeeded(levels)}, none failed"
-    mind = [*_doubts(levels), *(plain(warning) for warning in summary.warnings)]
-    if mind:
-        rest = f" (and {_n(len(mind) - 1, 'more warning')})" if mind[1:] else ""
-        return Verdict(f"{good}; mind: {mind[0]}{rest}", "warn")
-    return Verdict(f"all good: {good}", "good")
+    return Verdict(f"{good}{mind}", "warn") if mind else Verdict(f"all good: {good}", "good")
+
+
+def _mind(doubts: Sequence[str]) -> str:
+    """Name the first of what only warns, and count the rest."""
+    rest = f" (and {_n(len(doubts) - 1, 'more warning')})" if doubts[1:] else ""
+    return f"; mind: {doubts[0]}{rest}" if doubts else ""
 
 
 def _succeeded(levels: Sequence[LevelSummary]) -> str:
@@ -196,6 +199,10 @@ def _unfinished(summary: Summary) -> list[Verdict]:
     return [Verdict(text, "bad" if summary.status == "failed" else "warn")]
 
 
+_SAID = ("error rate", "client faults", "queue grew by")
+"""Checks of the measurement whose findings the first line has in words of its own."""
+
+
 def _spoiled(levels: Sequence[LevelSummary]) -> list[Verdict]:
     return [
         Verdict(f"the client spoiled {plain(level.label)}: {plain(level.invalid)}", "bad")
@@ -219,13 +226,13 @@ def _disturbed(levels: Sequence[LevelSummary]) -> list[Verdict]:
 
 
 def _unsound(levels: Sequence[LevelSummary]) -> list[Verdict]:
-    """Name the levels that fail a check of the measurement; errors have a line of their own."""
+    """Name the levels that fail a check of the measurement."""
     told = []
     for level in levels:
         failing = [
             _figure(check)
             for check in _about(MEASUREMENT, level)
-            if check.verdict == FAIL and check.name not in ("error rate", "client faults")
+            if check.verdict == FAIL and check.name not in _SAID
         ]
         if failing:
             text = f"do not use {plain(level.label)}: {', '.join(failing)}"
@@ -241,12 +248,13 @@ def _saturated(levels: Sequence[LevelSummary]) -> list[Verdict]:
 
 
 def _doubts(levels: Sequence[LevelSummary]) -> list[str]:
-    """Name what only warns, level by level."""
+    """Name what only warns, level by level; where nothing succeeded no figures are to doubt."""
     return [
         f"{plain(level.label)}: {_figure(check)}{_beside(check)}"
         for level in levels
+        if level.outcomes.get(Outcome.OK)
         for check in _about(MEASUREMENT, level)
-        if check.verdict == WARN
+        if check.verdict == WARN and check.name not in _SAID
     ]
 
 
