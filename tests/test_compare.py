@@ -91,7 +91,7 @@ def connecting(*, preflight_ms: float | None, request_ms: float | None = None) -
     [
         ({"preflight_ms": 0.2}, {"preflight_ms": 45}, ["0.2 ms to connect", "45 ms to connect"]),
         ({"preflight_ms": 12}, {"preflight_ms": 0.5}, ["12 ms to connect", "0.5 ms to connect"]),
-        ({"preflight_ms": 0.1}, {"preflight_ms": 1.9}, None),
+        ({"preflight_ms": 0.1}, {"preflight_ms": 9.9}, None),
         ({"preflight_ms": 45}, {"preflight_ms": 80}, None),
         ({"preflight_ms": 0.2}, {"preflight_ms": 30, "request_ms": 0.2}, None),
         ({"preflight_ms": 0.2}, {"preflight_ms": None}, None),

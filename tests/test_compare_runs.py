@@ -12,6 +12,8 @@ from loadgen.simulator.spec import SimulatorSpec
 
 pytestmark = pytest.mark.slow
 
+BUSY_HOST = {"client.distance"}
+"""What differs where this host is busy: a connect to itself may take long."""
 SCENARIO = str(ROOT / "scenarios" / "quality.yaml")
 
 
@@ -34,7 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_speed_and_quality_stand_side_by_side(runs: dict[str, Path]) -> None:
     done = loadgen("compare", str(runs["fp16"]), str(runs["int4"]), "--format", "json")
     made = strict_json(done.stdout)
-    assert [one["what"] for one in made["mismatches"]] == ["conditions.quantisation"]
+    unlike = {one["what"] for one in made["mismatches"]} - BUSY_HOST
+    assert unlike == {"conditions.quantisation"}
     for level in made["levels"]:
         rows = {row["word"]: row["changes"][0] for row in level["rows"]}
         assert rows["TPOT p50"]["verdict"] == "better"
@@ -48,7 +51,8 @@ def test_a_regression_and_unlike_runs_are_exit_code_1(runs: dict[str, Path]) -> 
     assert loadgen("compare", *sides).returncode == 0
     assert loadgen("compare", *sides, "--fail-on", "regression").returncode == 1
     assert loadgen("compare", *sides, "--strict").returncode == 1
-    assert loadgen("compare", *sides, "--strict", "--varies", "conditions").returncode == 0
+    meant = ("--varies", "conditions", *(f"--varies={what}" for what in BUSY_HOST))
+    assert loadgen("compare", *sides, "--strict", *meant).returncode == 0
 
 
 def test_a_run_against_itself_differs_in_nothing(runs: dict[str, Path]) -> None:
