@@ -317,7 +317,7 @@ def test_a_wrong_type_ends_the_run_before_any_load(serve_llamacpp: Serve, tmp_pa
 def test_requests_cut_at_the_end_of_the_drain_free_the_servers_slots(
     serve_llamacpp: Serve, tmp_path: Path
 ) -> None:
-    flags = ("-c", "2", "--warmup", "0.2s", "--duration", "0.5s", "--drain", "0.3s")
+    flags = ("-c", "2", "--warmup", "0s", "--duration", "0.7s", "--drain", "0.3s")
     with serve_llamacpp("steady") as server:
         before = generated(server)
         tokens = ("--input-tokens", "8", "--output-tokens", "1900")

@@ -106,7 +106,7 @@ def test_other_ways_to_ask_count_the_same_tokens(
 def test_a_request_cut_in_mid_stream_leaves_the_server_usable(
     transformers: Server, tmp_path: Path
 ) -> None:
-    flags = ("-c", "1", "--warmup", "0.2s", "--duration", "0.5s", "--drain", "0.3s")
+    flags = ("-c", "1", "--warmup", "0s", "--duration", "0.7s", "--drain", "0.3s")
     tokens = ("--input-tokens", "8", "--output-tokens", "3000")
     cut = run(transformers, tmp_path / "cut", *flags, *tokens)
     after = run(transformers, tmp_path / "after", "-c", "1", *SHORT)
