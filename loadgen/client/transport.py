@@ -134,15 +134,12 @@ class StampedTransport(httpx.AsyncBaseTransport):
         """
         self._opening += 1
         try:
-            if len(self._busy) + self._opening + origin.idle > _most_connections():
-                self._end_longest_lingering()
+            in_use = len(self._busy) + self._opening + origin.idle
+            if self._lingering and in_use > _most_connections():
+                self._lingering.popitem(last=False)[1].give_up()
             return await origin.open(trace, limit_s)
         finally:
             self._opening -= 1
-
-    def _end_longest_lingering(self) -> None:
-        if self._lingering:
-            self._lingering.popitem(last=False)[1].give_up()
 
     def _send(self, connection: Connection, data: bytes, reply: Reply) -> None:
         self._busy.add(connection)
