@@ -51,7 +51,7 @@ class Asked:
     headers: dict[str, str]
     body: bytes
     connection: int
-    number: int
+    number: int = 0  # of all requests, in the order of their last bytes
 
     @property
     def json(self) -> dict[str, Any]:
@@ -164,9 +164,8 @@ def scripted(
         server.connects += 1
         number = server.connects
         try:
-            while (
-                asked := await _read(reader, number, len(server.asked), idle_close_s)
-            ) is not None:
+            while (asked := await _read(reader, number, idle_close_s)) is not None:
+                asked.number = len(server.asked)
                 server.asked.append(asked)
                 await _answer(asked, Out(writer))
                 if writer.is_closing():
@@ -227,7 +226,7 @@ def scripted(
 
 
 async def _read(
-    reader: asyncio.StreamReader, connection: int, number: int, limit_s: float | None
+    reader: asyncio.StreamReader, connection: int, limit_s: float | None
 ) -> Asked | None:
     try:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limit_s)
@@ -237,7 +236,7 @@ async def _read(
     headers = dict(_pair(line) for line in lines if line)
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = first.split(" ")
-    return Asked(method, path, headers, body, connection, number)
+    return Asked(method, path, headers, body, connection)
 
 
 def _pair(line: str) -> tuple[str, str]:

@@ -122,7 +122,10 @@ def test_latency_from_due_and_from_sent_differ_by_the_wait(id_: str, tmp_path: P
 
 
 def test_slots_pass_from_warmup_to_measure_without_a_drain(tmp_path: Path) -> None:
-    with scripted(slow(0.05)) as server:
+    async def uneven(asked: Asked, out: Out) -> None:  # equal ones would end together
+        await out.stream("a", every_s=0.19 if asked.number % 2 else 0.03)
+
+    with scripted(uneven) as server:
         manifest, records = measure(
             server.url,
             tmp_path / "run",
