@@ -11,10 +11,8 @@ from compare_make import changes, compared, noise, side, simulated, timed
 from drive import strict_json
 from make import level, make_run, record, write_run
 
-from loadgen.analysis import differ
 from loadgen.analysis.alike import mismatches, same_plan
 from loadgen.analysis.compare import BETTER, SAME, UNKNOWN, WORSE, verdict_of
-from loadgen.analysis.differ import Sample
 from loadgen.analysis.stats import Interval
 from loadgen.analysis.table import RunData
 from loadgen.cli.compare import command
@@ -159,20 +157,6 @@ def test_a_difference_is_said_only_where_the_whole_interval_is_beyond_the_tolera
     assert verdict_of(between, tolerance=0.02, higher_is_better=True) == higher_is_better
 
 
-def test_the_t_interval_of_rounds_by_hand() -> None:
-    """Variances 1 and 4, three rounds each: Welch's degrees of freedom are 50/17."""
-    found = differ.by_rounds(np.array([99.0, 100.0, 101.0]), np.array([98.0, 100.0, 102.0]))
-    assert found.high == pytest.approx(3.217 * (5 / 3) ** 0.5 / 100, rel=1e-2)
-    assert found.low == -found.high
-    assert differ.by_rounds(np.array([1.0, 2.0]), np.array([1.0, 2.0, 3.0])) is None
-
-
-def test_the_interval_of_two_shares_by_hand() -> None:
-    """Newcombe (1998), method 10: 56/70 against 48/80 is 0.0524 to 0.3339."""
-    found = differ.of_shares((48, 80), (56, 70))
-    assert (found.low, found.high) == (pytest.approx(0.0524, abs=1e-4), pytest.approx(0.3339, 1e-3))
-
-
 def test_the_change_is_that_of_the_reported_figures() -> None:
     first, other = timed(noise(200, seed=1)), timed(noise(200, seed=2, mean=110))
     change = changes(compared(first, other))["TTFT p50"]
@@ -238,20 +222,6 @@ def test_the_same_plan_pairs_requests_and_narrows_the_interval() -> None:
 def test_only_one_and_the_same_plan_is_paired(change: dict[str, Any]) -> None:
     assert same_plan(told(scenario=SEEDED), told(scenario=SEEDED))
     assert not same_plan(told(scenario=SEEDED), told(scenario={**SEEDED, **change}))
-
-
-def test_neighbours_that_resemble_one_another_widen_the_interval() -> None:
-    rng = np.random.default_rng(4)
-    spells = np.repeat(rng.normal(100, 10, 40), 25)
-    mixed = rng.permutation(spells)
-    places = np.arange(1000)
-    other = Sample(values=rng.permutation(mixed), place=places)
-    wide, close = (
-        differ.of_percentile(Sample(values=one, place=places), other, 0.5, paired=False)
-        or differ.by_batches(Sample(values=one, place=places), other, 0.5)
-        for one in (spells, mixed)
-    )
-    assert wide.high - wide.low > 2 * (close.high - close.low)
 
 
 def test_three_rounds_on_both_sides_are_compared_by_rounds() -> None:

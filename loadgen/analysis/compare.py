@@ -5,9 +5,9 @@ tolerance; a share (errors, accuracy, broken answers), only where its interval, 
 out zero; and never where failures could have made it (``survivors``). With 3 rounds or more on both
 sides the interval is the t interval of the rounds' values, else a block bootstrap over requests
 (paired, where both sides sent the same ones), or a t interval over batches of them where neighbours
-resemble one another too long; for rates it is a t interval over slices of time. Single runs whose
-scheduled arrivals differ have no verdict on either: rates are then those of the arrivals, and a few
-of their bursts make the times.
+resemble one another too long; where a schedule sent them, a jackknife over stretches of it; for
+rates it is a t interval over slices of time. Single runs whose scheduled arrivals differ have no
+verdict on either: rates are then those of the arrivals, and a few of their bursts make the times.
 
 Where a queue grew there are no times; that it did, on one side alone, is a verdict by itself.
 """
@@ -382,19 +382,23 @@ def _interval(first: At, other: At, metric: Metric) -> tuple[Interval | None, st
     if metric.quantile is None:
         slices = SLICED[metric.field]
         return differ.by_rounds(slices(first), slices(other)), "by slices of time"
+    baseline, candidate = sample_of(first, metric), sample_of(other, metric)
+    quantile = float(metric.quantile.removeprefix("p")) / 100
+    if first.arrivals_ns is not None and other.arrivals_ns is not None:
+        waits = metric.field in _WITH_WAITS
+        found = differ.by_stretches(baseline, candidate, quantile, waits=waits)
+        return found, "by stretches of time" if found else _TOO_FEW
     paired = first.plan.level == other.plan.level and same_plan(first.side.run, other.side.run)
-    samples = [sample_of(level, metric) for level in (first, other)]
     if paired:
-        common = np.intersect1d(samples[0].place, samples[1].place)
-        least = min(len(np.unique(sample.place)) for sample in samples)
+        common = np.intersect1d(baseline.place, candidate.place)
+        least = min(len(np.unique(sample.place)) for sample in (baseline, candidate))
         paired = len(common) >= _ENOUGH_PAIRS * least > 0
         if paired:
-            samples = [_kept(sample, common) for sample in samples]
-    quantile = float(metric.quantile.removeprefix("p")) / 100
-    found = differ.of_percentile(samples[0], samples[1], quantile, paired=paired)
+            baseline, candidate = _kept(baseline, common), _kept(candidate, common)
+    found = differ.of_percentile(baseline, candidate, quantile, paired=paired)
     if found is not None:
         return found, "paired by request" if paired else "over requests"
-    found = differ.by_batches(samples[0], samples[1], quantile)
+    found = differ.by_batches(baseline, candidate, quantile)
     return found, "by batches of requests" if found else _TOO_FEW
 
 
@@ -402,6 +406,9 @@ def _beyond_arrivals(first: At, other: At, metric: Metric) -> bool:
     """Say that a figure is the server's own: a rate, where a server had more than it could do."""
     return metric.quantile is None and (first.saturated or other.saturated)
 
+
+_WITH_WAITS = ("ttft", "e2e")
+"""Times that hold a wait in the server's queue."""
 
 _ENOUGH_PAIRS = 0.8
 """Of the requests of the shorter side: with fewer in common, pairs would tell of a part."""

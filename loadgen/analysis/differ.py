@@ -29,6 +29,8 @@ _BINS = 2048
 _BATCHES, _LEAST_BATCHES = 10, 5
 _CORRELATION_LENGTHS = 3
 """Blocks last so many times as long as neighbours resemble one another."""
+_STRETCHES, _FEWER_STRETCHES = (5, 10), (3, 5, 10)
+_FEW, _MUCH_TOO_FEW = 12.0, 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,35 @@ def by_batches(baseline: Sample, candidate: Sample, quantile: float) -> Interval
     return by_rounds(*batches)
 
 
+def by_stretches(
+    baseline: Sample, candidate: Sample, quantile: float, *, waits: bool
+) -> Interval | None:
+    """Return a jackknife interval of the relative change of a percentile, around 0.
+
+    For two runs with the same scheduled arrivals. Stretches of time are left out in turn, the same
+    of both sides, so that what the arrivals do to both is in neither's favour; the error of the
+    change's logarithm is √((k - 1)/k · Σ(θ_j - θ̄)²) with k - 1 degrees of freedom, the larger one
+    of 5 and 10 stretches. None where either has fewer requests than ``least_clusters``.
+
+    waits: the values hold waits in a queue, which remembers. Where the requests' own changes are
+    worth fewer than 2 / (1 - q) independent ones (or 12), 3 stretches count too; under an eighth of
+    that, None.
+    """
+    if min(len(np.unique(one.place)) for one in (baseline, candidate)) < least_clusters(quantile):
+        return None
+    enough = max(_FEW, 2 / (1 - quantile))
+    worth = _worth_of_changes(baseline, candidate) if waits else enough
+    if worth < _MUCH_TOO_FEW * enough:
+        return None
+    numbers = _STRETCHES if worth >= enough else _FEWER_STRETCHES
+    half = max(_jackknifed(baseline, candidate, quantile, number) for number in numbers)
+    before, after = (percentile(np.sort(side.values), quantile) for side in (baseline, candidate))
+    if not (math.isfinite(half) and before > 0):
+        return None
+    ratio = after / before
+    return Interval(low=ratio * math.expm1(-half), high=ratio * math.expm1(half))
+
+
 def of_shares(baseline: tuple[int, int], candidate: tuple[int, int]) -> Interval | None:
     """Return the interval of a difference of two shares, each given as (hits, n).
 
@@ -139,10 +170,44 @@ def _half_width(first: Floats, second: Floats) -> float:
     return student_t(both**2 / sum(parts), 1 - _TAIL) * math.sqrt(both)
 
 
+def _jackknifed(baseline: Sample, candidate: Sample, quantile: float, stretches: int) -> float:
+    """Return t times the error of the logarithm of a ratio of percentiles; inf where one is 0."""
+    places = np.unique(np.concatenate([baseline.place, candidate.place]))
+    length = max(len(places) // stretches, 1)
+    logarithms = []
+    for side in (baseline, candidate):
+        order = np.argsort(side.values, kind="stable")
+        values, of = side.values[order], _blocks_of(side, places, length)[order]
+        rests = [values[of != one] for one in range(stretches)]
+        if not all(len(rest) and percentile(rest, quantile) > 0 for rest in rests):
+            return math.inf
+        logarithms.append(np.log([percentile(rest, quantile) for rest in rests]))
+    changes = logarithms[1] - logarithms[0]
+    squares = float(((changes - changes.mean()) ** 2).sum())
+    error = math.sqrt((stretches - 1) / stretches * squares)
+    return student_t(stretches - 1, 1 - _TAIL) * error
+
+
+def _worth_of_changes(baseline: Sample, candidate: Sample) -> float:
+    """Return how many independent changes those of the requests that both sides have are worth."""
+    common = np.intersect1d(baseline.place, candidate.place)
+    before, after = (
+        _of_requests(side)[np.isin(np.unique(side.place), common)] for side in (baseline, candidate)
+    )
+    if not len(common) or min(before.min(), after.min()) <= 0:
+        return 0.0
+    return min(effective_n(after - before), effective_n(np.log(after) - np.log(before)))
+
+
+def _of_requests(side: Sample) -> Floats:
+    """Return the mean of each request's values, in the order of places."""
+    starts = np.flatnonzero(np.diff(side.place, prepend=side.place[0] - 1))
+    return np.asarray(np.add.reduceat(side.values, starts) / np.diff([*starts, len(side.values)]))
+
+
 def _block_length(side: Sample) -> int:
     """Return how many requests a block needs, by how much neighbours resemble one another."""
-    starts = np.flatnonzero(np.diff(side.place, prepend=side.place[0] - 1))
-    of_request = np.add.reduceat(side.values, starts) / np.diff([*starts, len(side.values)])
+    of_request = _of_requests(side)
     n = len(of_request)
     worth = effective_n(of_request)
     natural = 1 if worth >= n else math.ceil(_CORRELATION_LENGTHS * n / worth)
