@@ -1,6 +1,7 @@
 """Expectations of a golden set: all that is wrong with one is told when it is read, never later."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,25 @@ def test_a_plan_names_the_file_and_line_of_a_wrong_schema(schema: object, tmp_pa
     assert done.exit_code == 2, done.output
     assert f"{path}: line 2: expect.json_schema.{next(iter(schema))}: must be" in done.output
     assert "Traceback" not in done.output
+
+
+ENDLESS = "(a|a)*$b?(?<!a)"
+"""Tries both halves of each a anew: 2^n ways through n of them."""
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer"),
+    [
+        ({"regex": ENDLESS}, "a" * 60 + "b!"),
+        ({"json_schema": {"items": {"pattern": ENDLESS}}}, '["' + "a" * 60 + 'b!"]'),
+        ({"json_schema": {"not": {"pattern": ENDLESS}}}, '"' + "a" * 60 + 'b!"'),
+    ],
+    ids=["regex", "schema", "schema not"],
+)
+def test_a_pattern_without_end_fails_the_answer_and_holds_nothing_up(
+    expect: dict[str, Any], answer: str
+) -> None:
+    began = time.perf_counter()
+    found = judge(answer, parse_expectation(expect))
+    assert time.perf_counter() - began < 2
+    assert (found.passed, found.detail) == (False, "the pattern takes too long to search for")

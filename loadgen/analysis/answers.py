@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import regex
 
 from loadgen.scenario.expect import Expectation
 
@@ -22,6 +23,10 @@ class Judgement:
 
     passed: bool
     detail: str = ""
+
+
+_SEARCH_S = 0.05
+_TOOK_TOO_LONG = Judgement(passed=False, detail="the pattern takes too long to search for")
 
 
 def judge(text: str, expect: Expectation) -> Judgement:
@@ -41,9 +46,17 @@ def contains(text: str, expect: Expectation) -> Judgement:
     return _said(not missing, f"{missing} of {len(expect.wanted)} wanted texts are missing")
 
 
-def regex(text: str, expect: Expectation) -> Judgement:
-    """The pattern is found somewhere in the answer (``re.search``)."""
-    return _said(re.search(expect.wanted, text) is not None, "the pattern is not found")
+def matches(text: str, expect: Expectation) -> Judgement:
+    """The pattern is found somewhere in the answer, within 50 ms."""
+    try:
+        return _said(is_found(expect.wanted, text), "the pattern is not found")
+    except TimeoutError:
+        return _TOOK_TOO_LONG
+
+
+def is_found(pattern: str, text: str) -> bool:
+    """Search a text; TimeoutError after 50 ms: answers are judged while others are stamped."""
+    return regex.search(pattern, text, timeout=_SEARCH_S) is not None
 
 
 def choice(text: str, expect: Expectation) -> Judgement:
@@ -75,7 +88,10 @@ def json_schema(text: str, expect: Expectation) -> Judgement:
         value = orjson.loads(fenced[1] if fenced else text)
     except orjson.JSONDecodeError:
         return Judgement(passed=False, detail="not JSON")
-    problem = schema_problem(value, expect.wanted)
+    try:
+        problem = schema_problem(value, expect.wanted)
+    except TimeoutError:
+        return _TOOK_TOO_LONG
     return _said(problem is None, problem or "")
 
 
@@ -234,7 +250,7 @@ _SCHEMA_RULES: Mapping[str, Callable[[Any, Any], bool]] = {
     "exclusiveMaximum": lambda value, wanted: not _is_number(value) or value < wanted,
     "minLength": lambda value, wanted: not isinstance(value, str) or len(value) >= wanted,
     "maxLength": lambda value, wanted: not isinstance(value, str) or len(value) <= wanted,
-    "pattern": lambda value, wanted: not isinstance(value, str) or bool(re.search(wanted, value)),
+    "pattern": lambda value, wanted: not isinstance(value, str) or is_found(wanted, value),
 }
 _JOINED: Mapping[str, Callable[[list[bool]], bool]] = {
     "allOf": all,
@@ -244,7 +260,7 @@ _JOINED: Mapping[str, Callable[[list[bool]], bool]] = {
 _RULES: Mapping[str, Callable[[str, Expectation], Judgement]] = {
     "exact": exact,
     "contains": contains,
-    "regex": regex,
+    "regex": matches,
     "choice": choice,
     "number": number,
     "json_schema": json_schema,

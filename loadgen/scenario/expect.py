@@ -10,12 +10,13 @@ A golden file writes it as a mapping with one of the kinds as its key:
     {"json_schema": {"type": "object", ...}}        JSON that fits (a subset, see SCHEMA_KEYS)
 """
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+import regex
 
 KINDS = ("exact", "contains", "regex", "choice", "number", "json_schema")
 _BESIDE = {"choice": ("of",), "number": ("tolerance",)}
@@ -199,6 +200,6 @@ def _check_pattern(pattern: object, path: str) -> None:
     try:
         with warnings.catch_warnings():  # Python warns of what may mean something else one day
             warnings.simplefilter("ignore")
-            re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:  # too often, nested too deeply
+            regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError) as error:  # too often, nested too deeply
         raise ValueError(f"expect.{path}: is no regular expression: {error}") from None
