@@ -208,7 +208,7 @@ def test_the_same_plan_pairs_requests_and_narrows_the_interval() -> None:
                ((1, 1.0), (2, 1.05))]  # fmt: skip
     paired = [timed(one, scenario=SEEDED) for one in servers]
     apart = [timed(one, scenario={**SEEDED, "seed": i}) for i, one in enumerate(servers)]
-    close, wide = (changes(compared(*runs))["TTFT p50"] for runs in (paired, apart))
+    close, wide = (changes(compared(*runs))["E2E p50"] for runs in (paired, apart))
     assert (close.method, wide.method) == ("paired by request", "over requests")
     assert (close.high - close.low) < (wide.high - wide.low) / 4
     assert (close.verdict, wide.verdict) == (WORSE, SAME)

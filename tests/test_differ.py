@@ -65,7 +65,7 @@ def test_the_jackknife_over_stretches_by_hand() -> None:
     first, other = stretched(CHANGES)
     half = max(half_by_hand(first, other, 5, 2.776), half_by_hand(first, other, 10, 2.262))
     ratio = np.quantile(other.values, 0.5) / np.quantile(first.values, 0.5)
-    found = differ.by_stretches(first, other, 0.5, waits=False)
+    found = differ.by_stretches(first, other, 0.5, together=True)
     assert found.high == pytest.approx(ratio * np.expm1(half), rel=1e-3)
     assert found.low == pytest.approx(ratio * np.expm1(-half), rel=1e-3)
 
@@ -76,7 +76,7 @@ def test_what_arrivals_do_to_both_sides_widens_nothing() -> None:
     places = np.arange(1000)
     noisy = [spells * np.random.default_rng(seed).normal(1, 0.01, 1000) for seed in (8, 9)]
     sides = [Sample(values=one, place=places) for one in (noisy[0], 1.05 * noisy[1])]
-    found = differ.by_stretches(*sides, 0.5, waits=False)
+    found = differ.by_stretches(*sides, 0.5, together=True)
     assert found.high - found.low < 0.05
 
 
@@ -88,11 +88,11 @@ def test_too_few_requests_of_a_schedule_have_no_interval(
 ) -> None:
     rng = np.random.default_rng(10)
     sides = [Sample(values=rng.normal(100, 5, n), place=np.arange(n)) for _ in range(2)]
-    assert (differ.by_stretches(*sides, quantile, waits=True) is not None) == known
+    assert (differ.by_stretches(*sides, quantile, together=True, waits=True) is not None) == known
 
 
 def test_a_queue_that_remembers_all_along_has_no_interval() -> None:
     walk = [np.exp(np.cumsum(np.random.default_rng(i).normal(0, 0.1, 400))) for i in (1, 2)]
     sides = [Sample(values=one, place=np.arange(400)) for one in walk]
-    assert differ.by_stretches(*sides, 0.95, waits=True) is None
-    assert differ.by_stretches(*sides, 0.95, waits=False) is not None
+    assert differ.by_stretches(*sides, 0.95, together=True, waits=True) is None
+    assert differ.by_stretches(*sides, 0.95, together=True) is not None

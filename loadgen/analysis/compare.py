@@ -2,30 +2,24 @@
 
 A figure is "better" or "worse" only where the whole 95 % interval of its change lies outside ± the
 tolerance; a share (errors, accuracy, broken answers), only where its interval, in points, leaves
-out zero; and never where failures could have made it (``survivors``). With 3 rounds or more on both
-sides the interval is the t interval of the rounds' values, else a block bootstrap over requests
-(paired, where both sides sent the same ones), or a t interval over batches of them where neighbours
-resemble one another too long; where a schedule sent them, a jackknife over stretches of it; for
-rates it is a t interval over slices of time. Single runs whose scheduled arrivals differ have no
-verdict on either: rates are then those of the arrivals, and a few of their bursts make the times.
+out zero; and never where failures could have made it (``survivors``). Where an interval is from,
+``between`` says.
 
 Where a queue grew there are no times; that it did, on one side alone, is a verdict by itself.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from loadgen.analysis import differ
 from loadgen.analysis.about import About, about
 from loadgen.analysis.accuracy import change_of_accuracy
-from loadgen.analysis.alike import Mismatch, mismatches, names_of, same_plan
-from loadgen.analysis.differ import Sample
+from loadgen.analysis.alike import Mismatch, mismatches, names_of
+from loadgen.analysis.between import ARRIVALS_DIFFER, TOO_FEW, interval_of
 from loadgen.analysis.sides import (
     METRICS,
-    SLICED,
     At,
     Metric,
     Side,
@@ -33,7 +27,6 @@ from loadgen.analysis.sides import (
     is_censored,
     is_withheld,
     n_of,
-    round_values,
     same_arrivals,
     sample_of,
     share_of,
@@ -67,9 +60,7 @@ VARIES = "it varies more"
 
 COURSE = "course"
 """The row that says on which side the queue grew; it is there where it did on one at least."""
-_ARRIVALS_DIFFER, _NOT_USED, _TOO_FEW = (
-    "arrivals differ", "a level must not be used", "too few requests",
-)  # fmt: skip
+_NOT_USED = "a level must not be used"
 _WITHHELD = {
     (False, True): "withheld: the queue grew",
     (True, False): "withheld: the baseline's queue grew",
@@ -207,7 +198,7 @@ def _notes(sides: Sequence[Side], levels: Sequence[At | None]) -> Iterator[str]:
 
 def _notes_on_arrivals(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[str]:
     for index, side in enumerate(sides[1:]):
-        if any(row.changes[index].method == _ARRIVALS_DIFFER for row in rows):
+        if any(row.changes[index].method == ARRIVALS_DIFFER for row in rows):
             yield (
                 f"the requests of {sides[0].name} and {side.name} came at other moments, which"
                 " times and rates follow: give both the same seed and length, or 3 rounds"
@@ -233,15 +224,15 @@ def _change_of_course(first: At, other: At | None) -> Change:
         return replace(found, method=_NOT_USED)
     better = first.saturated
     if (other if better else first).summary.ttft.n < LEAST_FOR_TREND:
-        return replace(found, method=_TOO_FEW)  # none whose queue could have been seen to grow
+        return replace(found, method=TOO_FEW)  # none whose queue could have been seen to grow
     courses = " → ".join(level.summary.steadiness.verdict for level in (first, other))
     failures = Failures(baseline=failed_of(first), candidate=failed_of(other))
     if failures.clearly_flatter(better=better):
         note = f"{courses}, but {failures.named(better=better)}"
         return replace(found, method="failures", note=note)
     if not _grew_apart(first, other):
-        note = f"{courses}, but {_ARRIVALS_DIFFER}"
-        return replace(found, method=_ARRIVALS_DIFFER, note=note)
+        note = f"{courses}, but {ARRIVALS_DIFFER}"
+        return replace(found, method=ARRIVALS_DIFFER, note=note)
     return replace(found, verdict=BETTER if better else WORSE, note=courses)
 
 
@@ -270,7 +261,7 @@ def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) ->
         return Change(value=value, n=n, change=change, method="falls among unfinished requests")
     if first.summary.invalid or other.summary.invalid:
         return Change(value=value, n=n, change=change, method=_NOT_USED)
-    around, method = _interval(first, other, metric)
+    around, method = interval_of(first, other, metric)
     if around is None:
         return Change(value=value, n=n, change=change, method=method)
     between = Interval(low=change + around.low, high=change + around.high)
@@ -292,7 +283,7 @@ def _without_figure(first: At, other: At, metric: Metric, *, found: Change) -> C
     withheld = (is_withheld(first, metric), is_withheld(other, metric))
     if withheld in _WITHHELD:
         return replace(found, method=_WITHHELD[withheld])
-    return replace(found, method=_TOO_FEW, note="too few requests, or none with it")
+    return replace(found, method=TOO_FEW, note="too few requests, or none with it")
 
 
 def _unflattered(
@@ -370,50 +361,3 @@ def _share_change(first: At, other: At, metric: Metric) -> Change:
         verdict=verdict_of(between, tolerance=0.0, higher_is_better=metric.higher_is_better),
         method="by question" if of_questions else "of two shares",
     )
-
-
-def _interval(first: At, other: At, metric: Metric) -> tuple[Interval | None, str]:
-    """Return the interval of a change around 0, and what it is from."""
-    rounds = [round_values(level, metric) for level in (first, other)]
-    if min(map(len, rounds)) >= 3:
-        return differ.by_rounds(*rounds), "by rounds"
-    if not same_arrivals(first, other) and not _beyond_arrivals(first, other, metric):
-        return None, _ARRIVALS_DIFFER
-    if metric.quantile is None:
-        slices = SLICED[metric.field]
-        return differ.by_rounds(slices(first), slices(other)), "by slices of time"
-    baseline, candidate = sample_of(first, metric), sample_of(other, metric)
-    quantile = float(metric.quantile.removeprefix("p")) / 100
-    if first.arrivals_ns is not None and other.arrivals_ns is not None:
-        waits = metric.field in _WITH_WAITS
-        found = differ.by_stretches(baseline, candidate, quantile, waits=waits)
-        return found, "by stretches of time" if found else _TOO_FEW
-    paired = first.plan.level == other.plan.level and same_plan(first.side.run, other.side.run)
-    if paired:
-        common = np.intersect1d(baseline.place, candidate.place)
-        least = min(len(np.unique(sample.place)) for sample in (baseline, candidate))
-        paired = len(common) >= _ENOUGH_PAIRS * least > 0
-        if paired:
-            baseline, candidate = _kept(baseline, common), _kept(candidate, common)
-    found = differ.of_percentile(baseline, candidate, quantile, paired=paired)
-    if found is not None:
-        return found, "paired by request" if paired else "over requests"
-    found = differ.by_batches(baseline, candidate, quantile)
-    return found, "by batches of requests" if found else _TOO_FEW
-
-
-def _beyond_arrivals(first: At, other: At, metric: Metric) -> bool:
-    """Say that a figure is the server's own: a rate, where a server had more than it could do."""
-    return metric.quantile is None and (first.saturated or other.saturated)
-
-
-_WITH_WAITS = ("ttft", "e2e")
-"""Times that hold a wait in the server's queue."""
-
-_ENOUGH_PAIRS = 0.8
-"""Of the requests of the shorter side: with fewer in common, pairs would tell of a part."""
-
-
-def _kept(sample: Sample, places: "np.ndarray[Any, np.dtype[np.int64]]") -> Sample:
-    kept = np.isin(sample.place, places)
-    return Sample(values=sample.values[kept], place=sample.place[kept])

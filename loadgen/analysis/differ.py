@@ -117,14 +117,16 @@ def by_batches(baseline: Sample, candidate: Sample, quantile: float) -> Interval
 
 
 def by_stretches(
-    baseline: Sample, candidate: Sample, quantile: float, *, waits: bool
+    baseline: Sample, candidate: Sample, quantile: float, *, together: bool, waits: bool = False
 ) -> Interval | None:
     """Return a jackknife interval of the relative change of a percentile, around 0.
 
-    For two runs with the same scheduled arrivals. Stretches of time are left out in turn, the same
-    of both sides, so that what the arrivals do to both is in neither's favour; the error of the
-    change's logarithm is √((k - 1)/k · Σ(θ_j - θ̄)²) with k - 1 degrees of freedom, the larger one
-    of 5 and 10 stretches. None where either has fewer requests than ``least_clusters``.
+    Stretches of time are left out in turn; the error of the change's logarithm is √((k - 1)/k ·
+    Σ(θ_j - θ̄)²) with k - 1 degrees of freedom, the larger one of 5 and 10 stretches. None where
+    either side has fewer requests than ``least_clusters``.
+
+    together: both had the same scheduled arrivals. Then the same stretch is left out of both, so
+    that what the arrivals do to both is in neither's favour.
 
     waits: the values hold waits in a queue, which remembers. Where the requests' own changes are
     worth fewer than 2 / (1 - q) independent ones (or 12), 3 stretches count too; under an eighth of
@@ -137,8 +139,9 @@ def by_stretches(
     if worth < _MUCH_TOO_FEW * enough:
         return None
     numbers = _STRETCHES if worth >= enough else _FEWER_STRETCHES
-    half = max(_jackknifed(baseline, candidate, quantile, number) for number in numbers)
-    before, after = (percentile(np.sort(side.values), quantile) for side in (baseline, candidate))
+    sides = (baseline, candidate)
+    half = max(_jackknifed(sides, quantile, number, together=together) for number in numbers)
+    before, after = (percentile(np.sort(side.values), quantile) for side in sides)
     if not (math.isfinite(half) and before > 0):
         return None
     ratio = after / before
@@ -170,20 +173,24 @@ def _half_width(first: Floats, second: Floats) -> float:
     return student_t(both**2 / sum(parts), 1 - _TAIL) * math.sqrt(both)
 
 
-def _jackknifed(baseline: Sample, candidate: Sample, quantile: float, stretches: int) -> float:
+def _jackknifed(
+    sides: tuple[Sample, Sample], quantile: float, stretches: int, *, together: bool
+) -> float:
     """Return t times the error of the logarithm of a ratio of percentiles; inf where one is 0."""
-    places = np.unique(np.concatenate([baseline.place, candidate.place]))
-    length = max(len(places) // stretches, 1)
-    logarithms = []
-    for side in (baseline, candidate):
+    places = [np.unique(side.place) for side in sides]
+    if together:
+        places = [np.union1d(*places)] * 2
+    parts = []
+    for side, of in zip(sides, places, strict=True):
         order = np.argsort(side.values, kind="stable")
-        values, of = side.values[order], _blocks_of(side, places, length)[order]
-        rests = [values[of != one] for one in range(stretches)]
+        stretch = _blocks_of(side, of, max(len(of) // stretches, 1))[order]
+        rests = [side.values[order][stretch != one] for one in range(stretches)]
         if not all(len(rest) and percentile(rest, quantile) > 0 for rest in rests):
             return math.inf
-        logarithms.append(np.log([percentile(rest, quantile) for rest in rests]))
-    changes = logarithms[1] - logarithms[0]
-    squares = float(((changes - changes.mean()) ** 2).sum())
+        parts.append(np.log([percentile(rest, quantile) for rest in rests]))
+    if together:
+        parts = [parts[1] - parts[0]]
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     error = math.sqrt((stretches - 1) / stretches * squares)
     return student_t(stretches - 1, 1 - _TAIL) * error
 
