@@ -123,22 +123,28 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def planned(log: Path) -> tuple[str, float, float]:
-    """Plan a log in a process of its own: what it says, its seconds, its peak memory in MB."""
+    """Plan a log in a process of its own: what it says, its CPU seconds, its peak memory in MB."""
     code = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[1:]); "
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); "
+            "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+            "print(used.ru_utime + used.ru_stime, used.ru_maxrss); "
             "sys.exit(done.returncode)")  # fmt: skip
-    began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code, *command("plan", "--log", str(log))],
                           capture_output=True, text=True, check=True)  # fmt: skip
-    *said, peak = done.stdout.splitlines()
-    return "\n".join(said), time.perf_counter() - began, int(peak) / 1024
+    *said, used = done.stdout.splitlines()
+    seconds, peak = map(float, used.split())
+    return "\n".join(said), seconds, peak / 1024
 
 
 @pytest.mark.slow
 def test_a_log_of_a_gigabyte_is_planned_in_little_memory_and_time(large: Path) -> None:
+    """50 MB/s where Python's own JSON reader does 500; machines differ, and their days."""
     _, seconds, megabytes = planned(large)
     assert megabytes < 300
-    assert large.stat().st_size / seconds >= 50e6
+    began = time.process_time()
+    with large.open("rb") as file:
+        for line in file:
+            json.loads(line)
+    assert seconds < 10 * (time.process_time() - began)
 
 
 @pytest.mark.slow
