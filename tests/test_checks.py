@@ -166,6 +166,20 @@ def test_a_bound_that_nothing_can_cross_is_not_shown() -> None:
     assert check_figure(late) == "coalesced 2 % (at most 10 %)"
 
 
+@pytest.mark.parametrize(
+    ("least", "value", "said"),
+    [(True, 19, "at least"), (True, 20, "at least"), (True, 21, "at least"),
+     (False, 19, "at most"), (False, 20, "at most"), (False, 21, "at most")],
+)  # fmt: skip
+def test_a_bound_is_a_floor_or_a_ceiling_whatever_was_found(
+    least: bool, value: int, said: str
+) -> None:
+    within = value >= 20 if least else value <= 20
+    check = Check(name="sample size", verdict="pass" if within else "warn", value=value, bound=20,
+                  unit="requests", least=least)  # fmt: skip
+    assert check_figure(check) == f"sample size {value} requests ({said} 20 requests)"
+
+
 def test_the_worst_verdict_is_found() -> None:
     assert worst([]) == "pass"
     assert worst(list(checks_of(sound(user_lag=tail(40), send_lag=tail(400))))) == "fail"

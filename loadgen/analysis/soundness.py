@@ -150,6 +150,7 @@ def _window(level: LevelSummary) -> Iterator[Check]:
         verdict=WARN if short else PASS,
         value=level.window_s,
         bound=typical / 1000,
+        least=True,
         unit="s",
         text=f"{text} little; ask for more requests or for a time" if short else "",
         about=MEASUREMENT,
@@ -167,6 +168,7 @@ def _sample(level: LevelSummary) -> Iterator[Check]:
         verdict=verdict,
         value=n,
         bound=least,
+        least=True,
         unit=REQUESTS,
         text=text if verdict == WARN else "",
         about=MEASUREMENT,
@@ -182,6 +184,7 @@ def _unclear(level: LevelSummary) -> Iterator[Check]:
             verdict=WARN,
             value=result.n,
             bound=result.needed,
+            least=True,
             unit=REQUESTS,
             text=f"too few to say; with {result.misses or 0:,} misses {result.needed:,} requests"
             " would prove it met",

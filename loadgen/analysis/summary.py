@@ -87,6 +87,7 @@ class Check:
     """One test of the measurement's soundness on one level.
 
     bound: what ``value`` was held against: the bound it crossed, or the nearest where it passed.
+    least: whether the bound is one that the value must reach, rather than one not to exceed.
     text: what it means and what to do; empty where it passed.
     about: whose part is tested: the client's, or the measurement's as a whole (load, samples,
         prompts, steadiness).
@@ -99,6 +100,7 @@ class Check:
     unit: str  # ms, s, requests; or "" for a share of 1
     text: str = ""
     about: str = "client"  # client, measurement
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,9 +128,7 @@ def check_figure(check: Check) -> str:
     """
     if not check.unit and check.bound == 1 >= check.value:
         return f"{plain(check.name)} {check_value(check)}"
-    passed = check.verdict == PASS
-    least = check.value != check.bound and passed == (check.value > check.bound)
-    bound = f"{'at least' if least else 'at most'} {in_unit(check.bound, check.unit)}"
+    bound = f"{'at least' if check.least else 'at most'} {in_unit(check.bound, check.unit)}"
     return f"{plain(check.name)} {check_value(check)} ({bound})"
 
 
