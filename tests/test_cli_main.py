@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 from scenario_make import ROOT
 
-from loadgen.cli.main import BROKEN_PIPE, VERBS, main
+from loadgen.cli.main import VERBS, main
+from loadgen.cli.outlets import BROKEN_PIPE
 
 LOADGEN = (sys.executable, "-m", "loadgen.cli.main")
 

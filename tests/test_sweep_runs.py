@@ -15,6 +15,7 @@ import pytest
 from drive import command, read, started, strict_json, until_said
 from sites import sites
 
+from loadgen.cli.outlets import BROKEN_PIPE
 from loadgen.server.ports import accepts
 from loadgen.simulator.spec import SimulatorSpec
 
@@ -109,6 +110,25 @@ def test_each_is_measured_alike_and_all_stand_in_one_matrix(place: Place) -> Non
     assert [run["name"] for run in found["runs"]] == ["slow", "fast"]
     unlike = {one["what"] for one in found["mismatches"] if not one["expected"]}
     assert unlike <= {"client.distance"}  # a busy host's own connects may take long
+
+
+@pytest.mark.parametrize("chosen", [[], ["--server", "a"]], ids=["all", "one of them"])
+def test_a_reader_that_leaves_ends_no_run_and_leaves_no_server(
+    place: Place, chosen: list[str]
+) -> None:
+    scenario = place.scenario({"a": place.simulate(), "b": place.simulate("--seed", "1")})
+    line = command("run", scenario, *chosen, "--out", str(place.out))
+    given: dict[str, Any] = {"env": place.environ, "cwd": place.directory}
+    with started(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **given) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+    assert process.returncode == BROKEN_PIPE
+    for run in [place.out] if chosen else [place.out / "a", place.out / "b"]:
+        assert read(run)[0]["status"] == "complete"
+        for name in ("report.html", "report.md", "summary.json"):
+            assert (run / name).exists()
+    assert (place.out / "comparison.html").exists() is not bool(chosen)
 
 
 def test_request_k_is_the_same_for_all_servers(place: Place) -> None:

@@ -5,7 +5,6 @@ Verbs are imported when they are used, so that ``loadgen --help`` costs click al
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from loadgen.cli.options import KEY_FLAGS, refuse_key
+from loadgen.cli.outlets import BROKEN_PIPE, silence
 from loadgen.errors import LoadgenError
 
 VERBS = {
@@ -30,7 +30,6 @@ VERBS = {
 """Verb → where its command lies, and its line of help."""
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141  # 128 + SIGPIPE: what a shell reports for a program whose reader left
 
 
 class Verbs(click.Group):
@@ -69,7 +68,7 @@ class Verbs(click.Group):
             result = super().invoke(context)
             sys.stdout.flush()
         except BrokenPipeError:
-            _silence_stdout()
+            silence(sys.stdout.fileno())
             context.exit(BROKEN_PIPE)
         return result
 
@@ -127,12 +126,6 @@ def _message(error: click.ClickException) -> str:
     close = difflib.get_close_matches(error.option_name, known, n=3, cutoff=0.0)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"no option {error.option_name}{hint}"
-
-
-def _silence_stdout() -> None:
-    """Nobody reads any more: let what is still buffered go nowhere, without a word."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
 
 
 @click.group(

@@ -9,6 +9,7 @@ import click
 
 from loadgen.cli.logs import found_in, held_against_the_log
 from loadgen.cli.options import scenario_arguments, scenario_from, strict_option
+from loadgen.cli.outlets import BROKEN_PIPE, outlasting_readers
 from loadgen.cli.server import one_server, server_for, server_option
 from loadgen.cli.sweep import sweep
 from loadgen.errors import Interrupted
@@ -50,7 +51,17 @@ def command(
 
 
 def carry_out(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
-    """Measure and report; return the exit code. What a log holds is told before it is sent."""
+    """Measure and report; return the exit code: BROKEN_PIPE where nobody was left to read it.
+
+    A reader that leaves does not end a run: its servers are taken down, its report is written.
+    """
+    with outlasting_readers() as readers:
+        code = _carried_out(scenario, out, strict=strict)
+    return BROKEN_PIPE if readers.left else code
+
+
+def _carried_out(scenario: "Scenario", out: Path | None, *, strict: bool) -> int:
+    """Measure and report; what a log holds is told before it is sent."""
     if scenario.replays:
         for line in found_in(scenario):
             click.echo(line, err=True)
