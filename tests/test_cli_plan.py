@@ -117,6 +117,12 @@ def test_a_dataset_s_path_is_told_from_the_scenario_s_directory(tmp_path: Path) 
     assert "  file: ../data/rows.jsonl\n" in plan(str(path), "--dataset", str(rows))
 
 
+def test_a_dataset_that_is_not_there_is_named_by_its_flag_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "no.jsonl")
+    done = CliRunner().invoke(main, ["plan", "--url", "http://h", "--dataset", path])
+    assert done.stderr == f"loadgen: --dataset: '{path}': no such file\n"
+
+
 def test_d23_a_file_shorter_than_the_run_is_warned_of(tmp_path: Path) -> None:
     rows = written(tmp_path, as_lines([{"prompt": f"say {n}"} for n in range(100)]))
     flags = ("--url", "http://h", "-c", "2", "--warmup", "0 requests", "--dataset", str(rows))

@@ -1,6 +1,7 @@
 """What a run shows while it goes on."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,22 @@ def test_a_drain_lasts_at_most_its_limit() -> None:
     assert shown(io.StringIO(), [drain]) == "4/s: drain, at most 1m\n"
 
 
+@pytest.mark.parametrize(
+    ("planned_s", "scheduled_s", "line"),
+    [
+        (None, 1864.2, "4/s: warmup, 2 requests, 31m4s by its schedule"),
+        (3, 1864.2, "4/s: warmup, 3s and 2 requests, 31m4s by its schedule"),
+        (None, 9.9, "4/s: warmup, 2 requests"),
+    ],
+)
+def test_a_count_that_takes_its_schedule_long_is_told_with_the_time(
+    planned_s: float | None, scheduled_s: float, line: str
+) -> None:
+    phase = PhaseChanged(level=0, label="4/s", phase="warmup", planned_s=planned_s,
+                         planned_requests=2, scheduled_s=scheduled_s)  # fmt: skip
+    assert shown(io.StringIO(), [phase]) == f"{line}\n"
+
+
 def test_each_line_of_one_run_of_several_begins_with_the_servers_name() -> None:
     stream = io.StringIO()
     with Progress(stream, of="int8") as tell:
@@ -70,6 +87,13 @@ def test_a_terminal_shows_the_running_figures(monkeypatch: pytest.MonkeyPatch) -
     text = shown(Terminal(), EVENTS)
     assert "level 1/4 · concurrency 8 · measure · 12 of 30 s · 8 in flight · 120 done" in text
     assert "3 failed · 812 output tok/s" in text
+
+
+def test_a_terminal_counts_up_to_the_end_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    text = shown(Terminal(), [replace(PHASE, scheduled_s=1864.2), TICK])
+    assert "measure · 12 of 1864 s" in text
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

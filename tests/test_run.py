@@ -11,6 +11,8 @@ import pytest
 from drive import command, measure, read
 from serve import Asked, Out, answer, scripted, slow
 
+from loadgen.run.events import Event, PhaseChanged
+
 # --- the load sent is the load asked for
 
 
@@ -59,6 +61,20 @@ def test_connections_are_reused(id_: str, tmp_path: Path) -> None:
         )
         assert server.connects <= 20
     assert Counter(row["outcome"] for row in records) == {"ok": 1016}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_counted_phase_of_an_open_level_tells_how_long_its_schedule_is(
+    workers: int, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    levels = [{"rate": 20.0, "arrivals": "constant"}]
+    each = {"warmup": "3 requests", "measure": "4 requests"}
+    with scripted(answer) as server:
+        measure(server.url, tmp_path / "run", events=events, workers=workers, levels=levels,
+                each_level=each)  # fmt: skip
+    told = [event.scheduled_s for event in events if isinstance(event, PhaseChanged)]
+    assert told == [pytest.approx(0.1), pytest.approx(0.2), None]
 
 
 @pytest.mark.parametrize("id_", ["C22"])

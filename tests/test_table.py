@@ -164,6 +164,12 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_run(tmp_path / "nowhere")
 
 
+def test_a_file_of_a_run_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").touch()
+    with pytest.raises(UsageError, match=r"summary\.json: is a file; give the directory of a run"):
+        read_run(tmp_path / "summary.json")
+
+
 def test_objectives_that_cannot_be_read_are_refused_with_their_place() -> None:
     with pytest.raises(UsageError, match=r"manifest\.json: scenario\.objectives"):
         summarise(make_run([], objectives=["ttft"]))

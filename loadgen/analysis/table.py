@@ -336,7 +336,8 @@ def _regrouped(
 def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / "manifest.json"
     if not directory.is_dir():
-        raise UsageError(f"{directory}: no such directory; give the directory of a run")
+        what = "is a file" if directory.exists() else "no such directory"
+        raise UsageError(f"{directory}: {what}; give the directory of a run")
     try:
         manifest = orjson.loads(path.read_bytes())
     except FileNotFoundError:

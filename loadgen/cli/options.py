@@ -285,8 +285,10 @@ def _dataset(options: Mapping[str, Any]) -> list["Setting"]:
     file = options["dataset"]
     if options["file"] is not None:
         file = os.path.relpath(file, options["file"].parent)
-    value = {"source": "dataset", "file": file}
-    return [Setting(path=("prompts",), value=value, origin="--dataset")]
+    return [
+        Setting(path=("prompts",), value={"source": "dataset"}, origin="--dataset"),
+        Setting(path=("prompts", "file"), value=file, origin="--dataset"),
+    ]
 
 
 def _pauses_and_workers(options: Mapping[str, Any]) -> list["Setting"]:

@@ -48,7 +48,8 @@ def log_settings(log: Path, options: Mapping[str, Any]) -> list["Setting | Probl
 
     found: list[Setting | Problem] = [
         Setting(path=("name",), value=_name(log), origin="LOG"),
-        Setting(path=("prompts",), value={"source": "replay", "file": str(log)}, origin="LOG"),
+        Setting(path=("prompts",), value={"source": "replay"}, origin="LOG"),
+        Setting(path=("prompts", "file"), value=str(log), origin="LOG"),
     ]
     found += [
         Setting(path=("prompts", name), value=options[name], origin=_flag(name))

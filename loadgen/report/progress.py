@@ -15,6 +15,8 @@ from loadgen.report.text import count, number, plain
 from loadgen.run.events import Event, LevelEnded, Notice, PhaseChanged, RunStarted, Tick
 from loadgen.units import format_duration
 
+_LONG_S = 10  # a schedule that takes longer is told of
+
 
 class Progress:
     """Renders the events of one run: ``with Progress() as tell: run(..., on_event=tell)``.
@@ -114,12 +116,24 @@ def _planned(event: PhaseChanged) -> str:
     if event.planned_requests is not None:
         word = "request" if event.planned_requests == 1 else "requests"
         parts.append(f"{count(event.planned_requests)} {word}")
-    return " and ".join(parts)
+    planned, scheduled_s = " and ".join(parts), _scheduled_s(event)
+    if scheduled_s is None:
+        return planned
+    by_schedule = f"{format_duration(scheduled_s)} by its schedule"
+    return f"{planned}, {by_schedule}" if planned else by_schedule
+
+
+def _scheduled_s(event: PhaseChanged) -> int | None:
+    """Return in whole seconds how long its arrivals make a phase; None where nobody waits long."""
+    if event.scheduled_s is None or event.scheduled_s < _LONG_S:
+        return None
+    return round(event.scheduled_s)
 
 
 def _elapsed(event: Tick, phase: PhaseChanged | None) -> str:
     """Write "12 s", or "12 of 30 s" where the phase says how long it should last."""
     seconds = f"{event.elapsed_s:.0f}"
-    if phase is None or phase.phase != event.phase or phase.planned_s is None:
+    if phase is None or phase.phase != event.phase:
         return f"{seconds} s"
-    return f"{seconds} of {phase.planned_s:g} s"
+    lasts_s = _scheduled_s(phase) or phase.planned_s
+    return f"{seconds} s" if lasts_s is None else f"{seconds} of {lasts_s:.10g} s"

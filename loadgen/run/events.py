@@ -22,6 +22,7 @@ class PhaseChanged:
     phase: str
     planned_s: float | None  # how long it should last, where a time bounds it
     planned_requests: int | None
+    scheduled_s: float | None = None  # how long drawn arrivals make it, where no time alone does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

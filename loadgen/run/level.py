@@ -366,6 +366,7 @@ class LevelRun:
                 phase=phase,
                 planned_s=planned.seconds,
                 planned_requests=planned.requests,
+                scheduled_s=self._scheduled_s(phase, planned),
             )
         )
 
@@ -379,6 +380,14 @@ class LevelRun:
             case Phase.MEASURE:
                 return each.measure_of(self.level)
         return Span(seconds=each.drain_s)
+
+    def _scheduled_s(self, phase: Phase, planned: Span) -> float | None:
+        schedule = self._schedule
+        if schedule is None or (planned.requests is None and planned.seconds is not None):
+            return None
+        if phase is Phase.WARMUP:
+            return schedule.measure_start_ns / NS_PER_S
+        return (schedule.measure_end_ns - schedule.measure_start_ns) / NS_PER_S
 
     def _entry(
         self, dispatch: Dispatch, phases: AnyPhases, *, reason: str, client: dict[str, Any]
