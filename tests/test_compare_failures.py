@@ -149,12 +149,12 @@ def test_where_nothing_succeeded_that_is_the_reason() -> None:
 def test_a_rate_that_changed_within_its_scatter_says_so_under_the_table() -> None:
     first, other = (noise(300, seed=seed, spread=40) for seed in (1, 2))
     found = compared(timed(first), failing(other, every=25))
-    rate = changes(found)["requests"]
+    rate = changes(found)["output"]
     assert (rate.change < -0.02, rate.verdict, rate.note) == (True, SAME, "it varies more")
     shown = render_comparison(found, "terminal")
     assert "no significant difference: it varies more\n" in shown
     assert "\nIt varies more: the rate scatters within a run" in shown
-    assert changes(compared(sound(100), sound(100, seed=3)))["requests"].note == ""
+    assert changes(compared(sound(100), sound(100, seed=3)))["output"].note == ""
 
 
 def test_beside_several_candidates_every_verdict_has_a_sign() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -82,6 +83,20 @@ def test_single_closed_runs_of_one_server_are_seldom_called_different(
         ]
         different.update(word for word, one in told(*sides).items() if one in (BETTER, WORSE))
     assert max(different.values(), default=0) <= 0.1 * pairs, different
+
+
+@pytest.mark.parametrize(("slots", "requests"), [(8, 120), (16, 300)])
+def test_requests_per_s_of_closed_runs_in_waves_are_told_apart(slots: int, requests: int) -> None:
+    """A decode step 30 % longer; by where the ends of waves fell it was found in 20 of 100."""
+    runs = [(SERVER, 2 * pair) for pair in range(10)] + [(slower(0.3), 100 + n) for n in range(10)]
+    sides = [
+        side(simulated(spec, seed=seed, rounds=1, slots=slots, requests=requests))
+        for spec, seed in runs
+    ]
+    found = [told(one, other)["requests"] for one, other in zip(sides, sides[10:], strict=False)]
+    alike = [told(one, other)["requests"] for one, other in pairwise(sides[:10])]
+    assert found.count(WORSE) == 10
+    assert not {BETTER, WORSE} & set(alike)
 
 
 OPEN_PAIRS = 30

@@ -228,3 +228,16 @@ def test_tokens_by_slices_add_up_to_the_windows_tokens() -> None:
     slices = rates.output_in_slices(facts, 4)
     assert slices.tolist() == [100, 100, 100, 100]
     assert slices.mean() == rates.output_tokens(facts)
+
+
+def test_requests_that_end_in_waves_are_served_evenly() -> None:
+    """Four at a time, each wave takes 100 ms; a slice of 40 ms sees one wave end, or none."""
+    waves = [
+        record(4 * wave + slot, sent=100.0 * wave, at=[99, 100])
+        for wave in range(4)
+        for slot in range(4)
+    ]
+    run = make_run(waves, [level(window=(0, 400), concurrency=4)])
+    facts = placed(measured(run))
+    assert rates.served_in_slices(facts, 10) == pytest.approx([40.0] * 10)
+    assert rates.ended_in_slices(facts, 10).max() > 2 * 40

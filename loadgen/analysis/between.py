@@ -15,7 +15,16 @@ import numpy as np
 from loadgen.analysis import differ
 from loadgen.analysis.alike import same_plan
 from loadgen.analysis.differ import Sample
-from loadgen.analysis.sides import SLICED, At, Metric, round_values, same_arrivals, sample_of
+from loadgen.analysis.rates import served_in_slices
+from loadgen.analysis.sides import (
+    SLICED,
+    SLICES,
+    At,
+    Metric,
+    round_values,
+    same_arrivals,
+    sample_of,
+)
 from loadgen.analysis.stats import Interval
 
 ARRIVALS_DIFFER, TOO_FEW = "arrivals differ", "too few requests"
@@ -36,6 +45,8 @@ def interval_of(first: At, other: At, metric: Metric) -> tuple[Interval | None, 
     if not same_arrivals(first, other) and not _beyond_arrivals(first, other, metric):
         return None, ARRIVALS_DIFFER
     if metric.quantile is None:
+        if metric.field == "requests_per_s" and first.plan.concurrency and other.plan.concurrency:
+            return _of_waves(first, other), "by slices of time"
         slices = SLICED[metric.field]
         return differ.by_rounds(slices(first), slices(other)), "by slices of time"
     baseline, candidate = sample_of(first, metric), sample_of(other, metric)
@@ -64,6 +75,26 @@ def interval_of(first: At, other: At, metric: Metric) -> tuple[Interval | None, 
         if wider is not None and wider.high - wider.low > found.high - found.low:
             return wider, "by stretches of time"
     return found, method
+
+
+def _of_waves(first: At, other: At) -> Interval | None:
+    """Return the interval of requests/s of closed levels, whose requests may end in waves.
+
+    How fast they were served varies little from slice to slice; to it comes, on each side and in
+    each round, the one wave that ends just inside of W or just outside.
+    """
+    served = [served_in_slices(level.everything, SLICES) for level in (first, other)]
+    found = differ.by_rounds(*served)
+    ended = [
+        (level.summary.requests_per_s or 0.0) * (level.summary.window_s or 0.0)
+        for level in (first, other)
+    ]
+    if found is None or min(ended) <= 0:
+        return None
+    slots = [(level.plan.concurrency or 0) * level.summary.rounds for level in (first, other)]
+    ratio = (other.summary.requests_per_s or 0.0) / (first.summary.requests_per_s or 1.0)
+    wave = ratio * sum(one / of for one, of in zip(slots, ended, strict=True))
+    return Interval(low=found.low - wave, high=found.high + wave)
 
 
 def _beyond_arrivals(first: At, other: At, metric: Metric) -> bool:

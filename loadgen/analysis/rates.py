@@ -112,14 +112,36 @@ def ended_in_slices(level: RunData, slices: int) -> Floats:
     return _in_slices(level, ends, slices)
 
 
+def served_in_slices(level: RunData, slices: int) -> Floats:
+    """Return the ok requests that were served per second in equal slices of W.
+
+    Each counts over its whole time, from send to end, so that requests that end together, in waves,
+    do not fall into one slice or the next by chance. The first and last count by their part in W.
+    """
+    requests = level.requests
+    ok = (requests["outcome"] == Outcome.OK).to_numpy()
+    sent, ended, start, end = (
+        requests[name].to_numpy(dtype=np.float64)[ok]
+        for name in ("sent_ns", "end_ns", "window_start_ns", "window_end_ns")
+    )
+    edges = start[:, None] + np.linspace(0, 1, slices + 1) * (end - start)[:, None]
+    done = np.clip((edges - sent[:, None]) / np.maximum(ended - sent, 1)[:, None], 0, 1)
+    total = _total_s(level)
+    return np.diff(done, axis=1).sum(axis=0) / (total / slices) if total else np.zeros(slices)
+
+
 def _in_slices(level: RunData, arrived: "_Arrived", slices: int) -> Floats:
     start = level.requests["window_start_ns"].to_numpy()[arrived.row]
     length = level.requests["window_end_ns"].to_numpy()[arrived.row] - start
     place = np.ceil((arrived.at_ns - start) / length * slices).astype(np.int64) - 1
     amount = np.bincount(np.clip(place, 0, slices - 1), arrived.tokens, minlength=slices)
-    windows = level.requests[["round", "window_start_ns", "window_end_ns"]].drop_duplicates()
-    total = float((windows["window_end_ns"] - windows["window_start_ns"]).sum()) / NS_PER_S
+    total = _total_s(level)
     return amount / (total / slices) if total else np.zeros(slices)
+
+
+def _total_s(level: RunData) -> float:
+    windows = level.requests[["round", "window_start_ns", "window_end_ns"]].drop_duplicates()
+    return float((windows["window_end_ns"] - windows["window_start_ns"]).sum()) / NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
