@@ -11,11 +11,12 @@ from compare_make import changes, compared, noise, side, simulated, timed
 from drive import strict_json
 from make import level, make_run, record, write_run
 
-from loadgen.analysis.alike import mismatches, same_plan
+from loadgen.analysis.alike import mismatches, misnamed, same_plan
 from loadgen.analysis.compare import BETTER, SAME, UNKNOWN, WORSE, verdict_of
 from loadgen.analysis.stats import Interval
 from loadgen.analysis.table import RunData
 from loadgen.cli.compare import command
+from loadgen.errors import UsageError
 from loadgen.report.compare import FORMATS, compare_view, render_comparison
 from loadgen.simulator.engine import EngineSpec
 
@@ -115,6 +116,34 @@ def test_what_is_meant_to_differ_makes_runs_unlike_no_longer() -> None:
     assert not compared(*runs, varies=["conditions.quantisation"]).unlike
     assert not compared(*runs, varies=["conditions"]).unlike
     assert compared(*runs, varies=["cond"]).unlike
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["conditions", "conditions.gpu", "conditions.rack", "conditions.weights", "target", "client",
+     "client.distance", "levels", "limits.total", "prompts.input_tokens.mean", "quality.share",
+     "concurrency 1: at_cap"],
+)  # fmt: skip
+def test_a_condition_that_happens_not_to_differ_may_be_meant_to(word: str) -> None:
+    rack = timed([100.0] * 3, conditions={"gpu": "x", "rack": 4})
+    assert not misnamed([word], [rack, rack])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("gpu", "did you mean conditions.gpu?"),
+        ("weights", "did you mean conditions.weights?"),
+        ("Conditions.GPU", "did you mean conditions.gpu?"),
+        ("condition", "did you mean conditions?"),
+        ("prompts.content", "did you mean prompts.contents?"),
+        ("conditions.foo", "known are conditions.gpu"),
+        ("foo", "known are "),
+    ],
+)
+def test_what_is_no_condition_is_said_with_the_one_that_is_meant(word: str, said: str) -> None:
+    (line,) = misnamed([word, "target"], [told(conditions={"gpu": "x"})])
+    assert line.startswith(f"{word}: no such condition; {said}")
 
 
 def test_levels_are_matched_by_label_and_those_of_one_run_alone_are_named() -> None:
@@ -320,6 +349,30 @@ def test_the_exit_code_says_what_was_asked(
     runs: tuple[Path, ...], candidate: int, flags: list[str], code: int
 ) -> None:
     assert invoke(runs[0], runs[candidate], *flags).exit_code == code
+
+
+def test_what_is_meant_to_differ_must_be_a_condition(runs: tuple[Path, ...]) -> None:
+    result = invoke(runs[0], runs[2], "--varies", "gpu", "--varies", "conditions")
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == "--varies gpu: no such condition; did you mean conditions.gpu?"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "code"),
+    [(["apart"], 1), (["like", "apart"], 1), (["like"], 0)],
+    ids=["none", "one of two", "all"],
+)
+def test_no_regression_is_ruled_out_where_nothing_is_compared(
+    runs: tuple[Path, ...], tmp_path: Path, candidates: list[str], code: int
+) -> None:
+    apart = level(label="concurrency 2", concurrency=2)
+    write_run(tmp_path / "apart", [record(0, at=[50])], [apart], name="apart")
+    sides = [tmp_path / name for name in ("base", *candidates)]
+    assert invoke(*sides).exit_code == 0
+    result = invoke(*sides, "--fail-on", "regression")
+    assert result.exit_code == code
+    line = f"--fail-on regression: nothing of {candidates[-1]} is compared: no level with figures"
+    assert (line in result.output) == bool(code)
 
 
 def test_strict_refuses_unlike_runs_and_shows_only_what_differs(runs: tuple[Path, ...]) -> None:

@@ -18,7 +18,9 @@ from loadgen.cli.compare import command
 from loadgen.report.compare import compare_view, render_comparison
 
 LATE = Check(name="send lag p95", verdict=FAIL, value=40, bound=5, unit="ms", text="do")
-FEW = Check(name="sample size", verdict=WARN, value=12, bound=20, unit="requests", text="do")
+FEW = Check(
+    name="sample size", verdict=WARN, value=12, bound=20, unit="requests", least=True, text="do"
+)
 CUT = Steadiness(truncation="mser-5", cut_s=5.2, cut_requests=20, verdict="steady")
 
 
@@ -91,6 +93,16 @@ def test_checks_and_what_each_window_leaves_out_stand_before_the_changes(form: s
     assert before.index("two: concurrency 16: fail: send lag p95 40.0 ms (at most 5.00 ms)") < (
         before.index("two: concurrency 16: warn: sample size 12 requests (at least 20 requests)")
     )
+
+
+def test_each_part_of_a_table_too_wide_names_level_and_run() -> None:
+    found = comparison(run("one"), run("two"))
+    lines = render_comparison(found, "terminal", width=60).splitlines()
+    grounds = lines[lines.index("What each side's figures are made of") :]
+    (checks,) = [at for at, line in enumerate(grounds) if line.endswith("checks")]
+    assert [line.split()[:3] for line in grounds[checks + 2 : checks + 4]] == [
+        ["concurrency", "16", name] for name in ("one", "two")
+    ]
 
 
 def test_the_json_holds_what_each_side_stands_on() -> None:

@@ -1,11 +1,14 @@
 """Were two runs measured under the same conditions? Each difference is named before any figure."""
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.analysis.conditions import HARDWARE, SETTINGS, WEIGHTS
 from loadgen.analysis.table import RunData
 from loadgen.analysis.window import LevelPlan, levels_of
+from loadgen.scenario.problems import known_keys
 from loadgen.units import NS_PER_MS
 
 ABSENT = "not told"
@@ -53,9 +56,24 @@ def mismatches(runs: Sequence[RunData], *, varies: Sequence[str] = ()) -> list[M
         values = [one.get(name, ABSENT) for one in told]
         # what one server tells and another does not is unknown there, which is no difference
         if len({one for one in values if one != ABSENT or name not in asked}) > 1:
-            meant = any(name == word or name.startswith(f"{word}.") for word in varies)
+            meant = any(_begins(name, word) for word in varies)
             found.append(Mismatch(what=name, values=values, expected=meant))
     return found
+
+
+def misnamed(varies: Sequence[str], runs: Sequence[RunData]) -> list[str]:
+    """Say of each name in ``varies`` that no condition has or begins with what is meant, maybe.
+
+    A condition that these runs do not tell is one as well, where others could; of what is free in a
+    scenario (``conditions``, ``request``) only what one of them tells, or the card asks for.
+    """
+    told = list(dict.fromkeys(name for run in runs for name in _told(run)))
+    known = list(dict.fromkeys([*told, *_could_differ()]))
+    return [
+        f"{word}: no such condition; {_meant(word, told, known)}"
+        for word in varies
+        if not any(_begins(name, word) for name in known)
+    ]
 
 
 def same_plan(baseline: RunData, candidate: RunData) -> bool:
@@ -66,6 +84,43 @@ def same_plan(baseline: RunData, candidate: RunData) -> bool:
         return False
     contents = [_mapping(run.manifest, "prompts").get("hash") for run in (baseline, candidate)]
     return all(first.get(key) == second.get(key) for key in keys) and contents[0] == contents[1]
+
+
+def _begins(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}.")
+
+
+def _told(run: RunData) -> Iterator[str]:
+    yield from (name for name, _ in _conditions(run))
+    yield from (f"{level}: {key}" for level in names_of(levels_of(run)) for key in _LOAD)
+
+
+def _could_differ() -> Iterator[str]:
+    """Name the conditions that a run can have, whether or not one at hand has them."""
+    yield from (f"target.{key}" for key in _TARGET)
+    yield from (f"conditions.{key}" for key in (*WEIGHTS, *HARDWARE, *SETTINGS))
+    yield from (name for key in _SCENARIO for name in _in_scenario(key))
+    yield from ("prompts.contents", "quality.contents", "levels", "loadgen", _DISTANCE)
+    yield from (f"client.{key}" for key in _CLIENT)
+
+
+def _in_scenario(*path: str) -> Iterator[str]:
+    yield ".".join(path)
+    for key in known_keys(path) if path != ("mix",) else ():  # a list is one value
+        yield from _in_scenario(*path, key)
+
+
+def _meant(word: str, told: Sequence[str], known: Sequence[str]) -> str:
+    """Suggest names by their last part: of the same group, then those told; else list the known."""
+    heads = list(dict.fromkeys(name.split(".")[0] for name in known if ": " not in name))
+    head, _, last = word.lower().rpartition(".")
+    group = [name for name in known if head and _begins(name, head)]
+    for names in (group, [*heads, *told], known):
+        parts = {name: name.split(".")[-1].lower() for name in names}
+        for close in difflib.get_close_matches(last, parts.values(), n=1, cutoff=0.7):
+            found = [name for name, part in parts.items() if part == close]
+            return f"did you mean {' or '.join(found[:2])}?"
+    return f"known are {', '.join([name for name in told if name in group] or heads)}"
 
 
 def _conditions(run: RunData) -> Iterator[tuple[str, str]]:

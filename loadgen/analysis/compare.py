@@ -61,6 +61,7 @@ VARIES = "it varies more"
 COURSE = "course"
 """The row that says on which side the queue grew; it is there where it did on one at least."""
 _NOT_USED = "a level must not be used"
+_NO_SUCH_LEVEL = "no such level"
 _WITHHELD = {
     (False, True): "withheld: the queue grew",
     (True, False): "withheld: the baseline's queue grew",
@@ -130,6 +131,16 @@ class Comparison:
         names = [one.what for one in self.mismatches if not one.expected]
         unlike = [f"--varies does not name {', '.join(names)}"] if names else []
         return unlike + [f"a check of {run.name} failed" for run in self.runs if run.failed]
+
+    @property
+    def uncompared(self) -> list[About]:
+        """The candidates of which no figure is held against the baseline: they share no level."""
+        rows = [row for level in self.levels for row in level.rows]
+        return [
+            run
+            for index, run in enumerate(self.runs[1:])
+            if all(row.changes[index].method == _NO_SUCH_LEVEL for row in rows)
+        ]
 
     def count(self, verdict: str) -> int:
         """Count the changes with a verdict."""
@@ -215,7 +226,7 @@ def _course_rows(first: At, others: Sequence[At | None]) -> Iterator[Row]:
 def _change_of_course(first: At, other: At | None) -> Change:
     """Hold a queue that grew against one that did not; a server that fails more has less of one."""
     if other is None:
-        return Change(value=None, n=0, method="no such level")
+        return Change(value=None, n=0, method=_NO_SUCH_LEVEL)
     found = Change(value=None, n=other.summary.arrivals, method="of the queue")
     if first.saturated == other.saturated:
         note = "saturated on both sides" if first.saturated else ""
@@ -247,7 +258,7 @@ def _grew_apart(first: At, other: At) -> bool:
 
 def _change(first: At, other: At | None, metric: Metric, *, tolerance: float) -> Change:
     if other is None:
-        return Change(value=None, n=0, method="no such level")
+        return Change(value=None, n=0, method=_NO_SUCH_LEVEL)
     value, before = value_of(other, metric), value_of(first, metric)
     n = n_of(other, metric)
     if value is None or before is None:

@@ -13,9 +13,10 @@ from loadgen.units import parse_share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from loadgen.analysis.about import About
     from loadgen.analysis.compare import Comparison, Side
 
-REGRESSED = REFUSED = 1
+REGRESSED = REFUSED = NOT_COMPARED = 1
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: str) -> float:
@@ -50,7 +51,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str) -> fl
 @click.option(
     "--fail-on",
     type=click.Choice(["regression"]),
-    help="Exit 1 where a figure of a candidate is worse.",
+    help="Exit 1 where a figure of a candidate is worse, or nothing of one is compared.",
 )
 @click.option(
     "--format",
@@ -78,19 +79,44 @@ def command(
 
     A sweep's directory alone stands for its runs, held against the first of them.
     """
+    from loadgen.analysis.alike import misnamed
     from loadgen.analysis.compare import WORSE, compare
     from loadgen.report.compare import read_sides
 
     directories, meant = _sides_of([baseline, *candidates])
     first, *others = read_sides(directories)
+    if wrong := misnamed(varies, [first.run, *(one.run for one in others)]):
+        raise UsageError("\n".join(f"--varies {one}" for one in wrong))
     found = compare(first, others, tolerance=tolerance, varies=[*varies, *meant])
     refused = found.refusals if strict else []
     _write(replace(found, levels=[]) if refused else found, format_, out, [first, *others])
     if refused:
         click.echo(f"loadgen: refused under --strict: {'; '.join(refused)}", err=True)
         click.get_current_context().exit(REFUSED)
+    if fail_on is not None and found.uncompared:
+        click.echo(f"loadgen: --fail-on {fail_on}: {_uncompared(found)}", err=True)
+        click.get_current_context().exit(NOT_COMPARED)
     regressed = fail_on is not None and found.count(WORSE)
     click.get_current_context().exit(REGRESSED if regressed else 0)
+
+
+def _uncompared(found: "Comparison") -> str:
+    """Say in one line of which candidates nothing is compared, why, and what to do."""
+    from loadgen.report.text import plain
+
+    names = " and ".join(plain(run.name) for run in found.uncompared)
+    told = "; ".join(_levels_of(run) for run in (found.runs[0], *found.uncompared))
+    return (
+        f"nothing of {names} is compared: no level with figures in common with the baseline"
+        f" ({told}), so a regression cannot be ruled out; measure the same levels"
+    )
+
+
+def _levels_of(run: "About") -> str:
+    from loadgen.report.text import plain
+
+    labels = ", ".join(plain(level.label) for level in run.levels)
+    return f"{plain(run.name)}: {labels or 'none'}"
 
 
 def _sides_of(directories: "Sequence[Path]") -> "tuple[list[Path], list[str]]":

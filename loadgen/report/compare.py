@@ -281,7 +281,7 @@ def _ground_table(found: Comparison) -> Table:
         )
         for level, run in sorted(pairs, key=lambda pair: labels.index(pair[0].label))
     )
-    return Table(title="What each side's figures are made of", columns=columns, rows=rows)
+    return Table(title="What each side's figures are made of", columns=columns, rows=rows, keys=2)
 
 
 def _checks_cell(level: LevelAbout) -> Cell:

@@ -25,12 +25,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells under columns; ``note`` stands below."""
+    """Rows of cells under columns; ``note`` stands below.
+
+    keys: how many of the first columns name a row; they stand in each part of a table too wide.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+    keys: int = 1
 
 
 def failed(level: LevelSummary) -> int:

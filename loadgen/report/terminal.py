@@ -1,6 +1,7 @@
 """A view as text for a terminal, a pipe or a log file; it returns text, the command line prints it.
 
-No word is ever cut: a table wider than the terminal becomes several, each with the level's column.
+No word is ever cut: a table wider than the terminal becomes several, each with the columns that
+name a row.
 """
 
 import io
@@ -121,13 +122,14 @@ def _print_card(console: Console, view: View) -> None:
 
 
 def _fit(table: Table, width: int) -> list[list[int]]:
-    """Deal the columns to tables of at most ``width``, the first column standing in each."""
+    """Deal the columns to tables of at most ``width``, those that name a row standing in each."""
     needed = [_column_width(table, index) + _GAP for index in range(len(table.columns))]
-    groups: list[list[int]] = [[0]]
-    for index in range(1, len(needed)):
+    keys = list(range(table.keys))
+    groups = [[*keys]]
+    for index in range(len(keys), len(needed)):
         used = sum(needed[i] for i in groups[-1])
-        if len(groups[-1]) > 1 and used + needed[index] - _GAP > width:
-            groups.append([0])
+        if len(groups[-1]) > len(keys) and used + needed[index] - _GAP > width:
+            groups.append([*keys])
         groups[-1].append(index)
     return groups
 
