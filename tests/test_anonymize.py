@@ -19,6 +19,7 @@ from loadgen.workload.replay.anonymize import anonymous_rows
 from loadgen.workload.replay.found import facts_of
 
 SHARED = "a shared beginning of two blocks: " + "x" * 2000
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 GB = 1_000_000_000
 
 
@@ -73,6 +74,25 @@ def test_what_was_anonymised_replays_with_the_same_prefix_sharing(tmp_path: Path
     shared = int(np.argmin([a == b for a, b in zip(*words, strict=True)]))
     assert 256 <= shared < 384  # two blocks of 128 tokens
     assert [len(one) for one in words] == [row["input_length"] for row in rows_of(path)]
+
+
+def test_what_short_prompts_share_is_kept(tmp_path: Path) -> None:
+    path = SCENARIOS / "sample-log.jsonl"
+    rows = rows_of(path)
+    assert {row["block_size"] for row in rows} == {16}
+    before, after = facts_of(read(path)), facts_of(read(log_file(tmp_path, rows)))
+    assert after["prefix_hit_share"] == pytest.approx(before["prefix_hit_share"], abs=0.01)
+    assert after["prefix_hit_share"] > 0.4
+
+
+def test_blocks_of_a_log_are_of_one_size_so_that_later_turns_share_with_first_ones(
+    tmp_path: Path,
+) -> None:
+    short = litellm(0, chat(SHARED[:400]))
+    long = litellm(1, chat(SHARED[:400], "yes", SHARED))
+    one, other = rows_of(log_file(tmp_path, [short, long]))
+    assert one["block_size"] == other["block_size"] == 16
+    assert one["hash_ids"][:6] == other["hash_ids"][:6]
 
 
 def test_the_command_writes_a_new_file_and_never_over_one(tmp_path: Path) -> None:

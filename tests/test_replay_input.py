@@ -28,6 +28,18 @@ def test_d12_a_bad_line_is_counted_by_its_number_and_a_blank_one_ignored(tmp_pat
     assert "ZEBRA-77" not in str(facts)
 
 
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [(0, "3 in 3 rows, 0 bad rows\n"), (1, "3 in 4 rows, 1 bad row (line 2 "),
+     (2, "3 in 5 rows, 2 bad rows (line 2 ")],
+)  # fmt: skip
+def test_d12_rows_are_all_that_were_read(bad: int, said: str, tmp_path: Path) -> None:
+    rows = ["time,input_tokens", *["x,10"] * bad, *(f"{at},10" for at in range(3))]
+    path = log_file(tmp_path, "\n".join(rows), "log.csv")
+    done = CliRunner().invoke(main, ["plan", "--log", str(path)])
+    assert f"Requests  {said}" in done.stdout
+
+
 def test_d12_strict_input_refuses_a_log_with_a_bad_line(tmp_path: Path) -> None:
     path = log_file(tmp_path, f"{GOOD}\n\n{{bad\n{GOOD}\n")
     done = CliRunner().invoke(main, ["plan", "--log", str(path), "--strict-input"])
@@ -174,6 +186,12 @@ def test_a_log_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["plan", "--log", str(tmp_path / "no.jsonl")])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "no.jsonl" in done.stderr
+
+
+def test_a_log_that_is_not_there_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "no.jsonl"
+    done = CliRunner().invoke(main, ["replay", str(path), "--url", "http://127.0.0.1:9"])
+    assert done.stderr == f"loadgen: LOG: '{path}': no such file\n"
 
 
 def test_messages_need_the_chat_endpoint(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from report_make import view
 
 from loadgen.analysis.distribution import QUANTILES
 from loadgen.analysis.metrics import summarise
-from loadgen.analysis.stats import t_interval
+from loadgen.analysis.soundness import measurement_checks
+from loadgen.analysis.stats import error_of_median, spread_by_chance, t_interval
 from loadgen.analysis.summary import LevelSummary, Quantile, RoundFigures
 from loadgen.analysis.table import RunData
 from loadgen.analysis.times import SPEEDS, TIMES, _wider
@@ -31,6 +32,68 @@ def of_rounds(*means_ms: float, n: int = 60) -> RunData:
 def only(run: RunData) -> LevelSummary:
     (found,) = summarise(run).levels
     return found
+
+
+def of_a_schedule(seed: int, *, third: float = 1.0, tokens: int = 24) -> LevelSummary:
+    """Three rounds of Poisson arrivals at a server that serves all; the third's times are longer.
+
+    Answers have up to so many tokens.
+    """
+    rng, records, levels = np.random.default_rng(seed), [], []
+    for number, slower in enumerate((1.0, 1.0, third)):
+        start = 1e6 * number
+        for due in np.sort(rng.uniform(0, 10_000, rng.poisson(100))):
+            ttft, tpot = slower * rng.lognormal((4, 2), 0.1)
+            at = ttft + tpot * np.arange(rng.integers(tokens // 4, tokens) + 1)
+            records.append(record(len(records), sent=start + due, at=at, round=number))
+        levels.append(level(round=number, window=(start, start + 10_000), rate=10.0))
+    return only(make_run(records, levels))
+
+
+def warned(found: LevelSummary) -> bool:
+    verdicts = {one.name: one.verdict for one in measurement_checks(found)}
+    return verdicts["rounds apart by"] == "warn"
+
+
+@pytest.mark.parametrize("tokens", [24, 1], ids=["TPOT", "E2E"])
+def test_of_a_schedule_a_slower_round_is_told_and_the_arrivals_drawn_are_not(tokens: int) -> None:
+    found = of_a_schedule(4, tokens=tokens)
+    rates = [one.output_tokens_per_s for one in found.by_round]
+    assert np.std(rates, ddof=1) > 0.05 * np.mean(rates)
+    assert not warned(found)
+    assert warned(of_a_schedule(4, tokens=tokens, third=1.2))
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.1, 0.2], ids=lambda share: f"± {share:.0%}")
+@pytest.mark.parametrize("n", [50, 100, 200, 400])
+def test_how_often_rounds_of_a_schedule_are_told_to_be_apart(n: int, scatter: float) -> None:
+    def share(third: float) -> float:
+        rng, told = np.random.default_rng(1), []
+        for _ in range(300):
+            drawn = [rng.lognormal(2, scatter, rng.poisson(n)) for _ in range(3)]
+            drawn[2] *= third
+            rounds = [
+                RoundFigures(round=i, tpot_p50=float(np.median(one)),
+                             tpot_p50_error=error_of_median(one))
+                for i, one in enumerate(drawn)
+            ]  # fmt: skip
+            told.append(warned(summed(concurrency=None, rate=10.0, by_round=rounds)))
+        return float(np.mean(told))
+
+    assert share(1.0) <= 0.05
+    assert share(1.2) > 0.75
+
+
+def test_the_error_of_a_median_and_what_chance_makes_of_it() -> None:
+    rng = np.random.default_rng(5)
+    medians = np.median(rng.normal(10, 2, (4000, 100)), axis=1)
+    error = error_of_median(rng.normal(10, 2, 100_000))
+    assert error is not None
+    assert error * np.sqrt(1000) == pytest.approx(medians.std(), rel=0.05)
+    spreads = medians[:3999].reshape(-1, 3).std(axis=1, ddof=1)
+    apart = spreads > spread_by_chance(np.full(3, medians.std()))
+    assert apart.mean() == pytest.approx(0.01, abs=0.008)
+    assert error_of_median(np.array([1.0])) is None
 
 
 def test_rounds_that_differ_widen_the_interval_and_say_so() -> None:

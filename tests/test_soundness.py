@@ -1,5 +1,6 @@
 """The measurement's own checks: what spoils a run is found, named, numbered; a clean run passes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,16 +161,31 @@ def test_a_calibrated_length_includes_the_template() -> None:
     [
         ({"prompts": {"shared_prefix_tokens": 50}}, 0.5),
         ({"prompts": {"cache_hit_share": 0.3}}, 0.3),
-        ({"mix": [{"weight": 3, "prompts": {"cache_hit_share": 0.4}}, {"prompts": {}}]}, 0.3),
         ({}, 0.0),
     ],
-    ids=["prefix", "wanted share", "mix by weight", "none"],
+    ids=["prefix", "wanted share", "none"],
 )
 def test_the_cache_is_expected_to_meet_what_was_asked_to_be_shared(
     scenario: dict, share: float
 ) -> None:
     run = make_run([record(at=[5], reported_input=100)], scenario=scenario)
     assert summarise(run).levels[0].asked_cached_share == pytest.approx(share)
+
+
+def test_of_a_mix_what_is_shared_counts_by_the_tokens_of_each_class() -> None:
+    mix = [
+        {"name": "short", "weight": 3, "prompts": {}},
+        {"name": "long", "weight": 1, "prompts": {"cache_hit_share": 0.4}},
+    ]
+    sent = [("short", None), ("short", 80), ("short", 120), ("long", 900)]
+    records = [
+        record(n, at=[5], class_=name, asked_input=100, reported_input=tokens)
+        for n, (name, tokens) in enumerate(sent)
+    ]
+    found = summarise(make_run(records, scenario={"mix": mix}))
+    shares = [one.asked_cached_share for one in (*found.levels, *found.by_class)]
+    assert shares == pytest.approx([0.4 * 900 / 1200, 0.4, 0.0])
+    assert not told(replace(found.levels[0], cached_input_share=0.3)).keys() & {"prefix-cache hits"}
 
 
 def test_later_turns_repeat_what_was_said_before() -> None:

@@ -8,7 +8,14 @@ import pandas as pd
 
 from loadgen.analysis import rates
 from loadgen.analysis.samples import samples_of
-from loadgen.analysis.stats import Floats, least_n, percentile, student_t, trend
+from loadgen.analysis.stats import (
+    Floats,
+    error_of_median,
+    least_n,
+    percentile,
+    student_t,
+    trend,
+)
 from loadgen.analysis.steady import (
     DRIFT_SHARE,
     FALL_SHARE,
@@ -167,6 +174,9 @@ def _round_figures(number: int, part: RunData) -> RoundFigures:
         values = np.sort(samples_of(due, column).values)
         enough = len(values) >= max(1, least_n(quantile))
         found[name] = percentile(values, quantile) / NS_PER_MS if enough else None
+    for time in ("tpot", "e2e"):
+        error_ns = error_of_median(samples_of(due, f"{time}_ns").values)
+        found[f"{time}_p50_error"] = None if error_ns is None else error_ns / NS_PER_MS
     gaps = gaps_ms(select(part, requests["in_window"].to_numpy()))
     return RoundFigures(
         round=number,

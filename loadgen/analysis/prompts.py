@@ -46,22 +46,33 @@ def unasked_tokens(manifest: Mapping[str, Any]) -> float:
 def asked_cached_share(manifest: Mapping[str, Any], requests: pd.DataFrame) -> float:
     """Return the share of prompt tokens that the scenario itself makes a cache meet again.
 
-    A wanted cache-hit share or a shared prefix, of a mix by weight; later turns of a conversation
-    repeat all that was said before.
+    A wanted cache-hit share or a shared prefix, of a mix by the prompt tokens of each class, as
+    hits are counted; later turns of a conversation repeat all that was said before.
     """
     if (requests["turn"] >= 1).any():
         return 1.0
-    scenario, mean = _mapping(manifest, "scenario"), float(requests["reported_input"].mean())
-    mix = scenario.get("mix")
-    parts = mix if isinstance(mix, list) else [{"prompts": scenario.get("prompts")}]
-    shares, weights = [], []
-    for part in parts:
-        prompts = _mapping(part, "prompts") if isinstance(part, Mapping) else {}
-        wanted, prefix = prompts.get("cache_hit_share"), prompts.get("shared_prefix_tokens")
-        share = float(prefix or 0) / mean if mean > 0 else 0.0
-        shares.append(float(wanted) if isinstance(wanted, int | float) else share)
-        weights.append(float(part.get("weight") or 1))
-    return min(1.0, float(np.average(shares, weights=weights)))
+    tokens = requests["reported_input"].fillna(requests["asked_input"])
+    mix = _mapping(manifest, "scenario").get("mix")
+    if not isinstance(mix, list):
+        return _asked_share(_mapping(manifest, "scenario"), tokens)
+    parts = [part for part in mix if isinstance(part, Mapping)]
+    sent = [tokens[(requests["class_"] == part.get("name")).to_numpy()] for part in parts]
+    whole = sum(float(of_class.sum()) for of_class in sent)
+    if whole <= 0:
+        return 0.0
+    shared = (
+        _asked_share(part, of) * float(of.sum()) for part, of in zip(parts, sent, strict=True)
+    )
+    return min(1.0, sum(shared) / whole)
+
+
+def _asked_share(part: Mapping[str, Any], tokens: "pd.Series[float]") -> float:
+    """Return what one class, or a scenario without, asks to be shared of prompts so long."""
+    prompts, mean = _mapping(part, "prompts"), float(tokens.mean())
+    wanted, prefix = prompts.get("cache_hit_share"), prompts.get("shared_prefix_tokens")
+    if isinstance(wanted, int | float):
+        return min(1.0, float(wanted))
+    return min(1.0, float(prefix or 0) / mean) if mean > 0 else 0.0
 
 
 def _mapping(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:

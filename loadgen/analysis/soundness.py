@@ -7,11 +7,13 @@ blames the client: see ``checks``.
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
+import numpy as np
+
 from loadgen.analysis.bottleneck import throttled
 from loadgen.analysis.bounds import FAIL, MEASUREMENT, PASS, WARN, Bounds, Found, held
 from loadgen.analysis.quality import quality_checks
 from loadgen.analysis.server_side import Foreign
-from loadgen.analysis.stats import least_for_interval, least_n
+from loadgen.analysis.stats import least_for_interval, least_n, spread_by_chance
 from loadgen.analysis.steady import FALL_SHARE, FILLING_SHARE
 from loadgen.analysis.summary import Check, LevelSummary
 from loadgen.record import FAILED_OUTCOMES
@@ -358,17 +360,35 @@ def _other_traffic(level: LevelSummary) -> Iterator[Check]:
 
 
 def _rounds(level: LevelSummary) -> Iterator[Check]:
-    rates = [one.output_tokens_per_s for one in level.by_round]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < 2 or not sum(known):
+    """Hold the rounds' output against each other; of a schedule, which decides that, a time.
+
+    A time's bound allows for what differs by the requests drawn.
+    """
+    if level.concurrency is not None or level.sessions is not None:
+        rates = [one.output_tokens_per_s for one in level.by_round]
+        yield from _apart("output tok/s", [rate for rate in rates if rate is not None])
         return
-    mean = sum(known) / len(known)
-    spread = (sum((rate - mean) ** 2 for rate in known) / (len(known) - 1)) ** 0.5
+    for word, median, error in (
+        ("TPOT p50 (ms)", "tpot_p50", "tpot_p50_error"),
+        ("E2E p50 (ms)", "e2e_p50", "e2e_p50_error"),
+    ):
+        known = [one for one in level.by_round if getattr(one, error) is not None]
+        if len(known) > 1:
+            errors = np.array([getattr(one, error) for one in known])
+            values = [getattr(one, median) for one in known]
+            yield from _apart(word, values, chance=spread_by_chance(errors))
+            return
+
+
+def _apart(word: str, rounds: Sequence[float], *, chance: float = 0.0) -> Iterator[Check]:
+    if len(rounds) < 2 or not sum(rounds):
+        return
+    mean, spread = float(np.mean(rounds)), float(np.std(rounds, ddof=1))
     yield _check(
         "rounds apart by",
         spread / mean,
-        Bounds(warn=ROUNDS_APART),
-        text=f"output tok/s is {mean:.4g} ± {spread:.3g} over {len(known)} rounds; what changed"
+        Bounds(warn=max(ROUNDS_APART, chance / mean)),
+        text=f"{word} is {mean:.4g} ± {spread:.3g} over {len(rounds)} rounds; what changed"
         " between them is no part of any one interval: find it, or measure more rounds",
     )
 

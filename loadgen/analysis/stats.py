@@ -20,6 +20,7 @@ TREND_BATCHES = 10
 _FIRST_BATCHES = 3
 _LEAST_BATCHES = 10
 _LEAST_ROUNDS = 3
+_BY_CHANCE = 0.01
 _TIME_BATCHES = (5, 10)
 """Long ones, so that what lasts (a batch that is full for a while) hardly reaches from one to the
 next; of two lengths, since either alone is at times too small by chance."""
@@ -148,6 +149,24 @@ def effective_n(values: Floats) -> float:
     by_batches = n * float(centred.var(ddof=1)) / (size * spread) * _worth_of_one(means)
     by_chance = 1 + 1.645 * math.sqrt(2 / (number - 1))
     return by_batches if by_batches * by_chance < worth else worth
+
+
+def error_of_median(values: Floats) -> float | None:
+    """Return √(π/2)·s/√n_eff, as of a normal sample, in the order given; None under 2 samples."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    return math.sqrt(math.pi / 2) * float(values.std(ddof=1)) / math.sqrt(effective_n(values))
+
+
+def spread_by_chance(errors: Floats) -> float:
+    """Return the spread s that k equal means, of such standard errors, exceed once in 100 times.
+
+    s² = χ²(0.99, k - 1) / (k - 1) times the mean squared error.
+    """
+    from scipy.special import chdtri
+
+    freedom = len(errors) - 1
+    return math.sqrt(float(chdtri(freedom, _BY_CHANCE)) / freedom * float(np.mean(errors**2)))
 
 
 def _worth_of_one(values: Floats) -> float:

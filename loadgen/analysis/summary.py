@@ -163,7 +163,10 @@ class Uncut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFigures:
-    """The main figures of one level in one round; times in ms."""
+    """The main figures of one level in one round; times in ms.
+
+    tpot_p50_error, e2e_p50_error: the standard error of that median; None under 2 samples.
+    """
 
     round: int
     window_s: float | None = None
@@ -173,8 +176,10 @@ class RoundFigures:
     ttft_p50: float | None = None
     ttft_p95: float | None = None
     tpot_p50: float | None = None
+    tpot_p50_error: float | None = None
     itl_p95: float | None = None
     e2e_p50: float | None = None
+    e2e_p50_error: float | None = None
     e2e_p95: float | None = None
 
 

@@ -166,18 +166,25 @@ def _late(told: "Distribution") -> str:
 
 
 def _requests(facts: Mapping[str, Any]) -> str:
-    parts = [f"{facts['requests']:,} in {facts['rows']:,} rows", f"{facts['bad_rows']:,} bad rows"]
-    if facts["bad_rows"]:
+    bad = facts["bad_rows"]
+    rows = facts["rows"] + bad + facts["other_rows"]
+    parts = [f"{facts['requests']:,} in {_rows(rows)}", _rows(bad, "bad ")]
+    if bad:
         lines = ", ".join(f"line {one['line']} {one['reason']}" for one in facts["bad_examples"])
-        more = ", …" if facts["bad_rows"] > len(facts["bad_examples"]) else ""
+        more = ", …" if bad > len(facts["bad_examples"]) else ""
         parts[-1] += f" ({lines}{more})"
     if facts["other_rows"]:
-        parts.append(f"{facts['other_rows']:,} rows that are no requests")
+        no = "is no request" if facts["other_rows"] == 1 else "are no requests"
+        parts.append(f"{_rows(facts['other_rows'])} that {no}")
     if facts["conversations"]:
         parts.append(f"{facts['conversations']:,} conversations")
     if facts["failed"]:
         parts.append(f"{facts['failed']:,} failed in the log")
     return ", ".join(parts)
+
+
+def _rows(number: int, of: str = "") -> str:
+    return f"{number:,} {of}row{'' if number == 1 else 's'}"
 
 
 def _times(facts: Mapping[str, Any]) -> str:

@@ -328,7 +328,8 @@ def _about_log(facts: dict[str, Any], arrivals: int | None, share: float) -> Ite
         )
     if facts["bad_rows"]:
         first = facts["bad_examples"][0]
-        yield f"{name}: {facts['bad_rows']:,} bad rows; line {first['line']} {first['reason']}"
+        rows = "1 bad row" if facts["bad_rows"] == 1 else f"{facts['bad_rows']:,} bad rows"
+        yield f"{name}: {rows}; line {first['line']} {first['reason']}"
 
 
 _ABOUT: Mapping[str, Callable[[dict[str, Any], int | None, float], Iterator[str]]] = {

@@ -26,15 +26,15 @@ Ids = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
 
-def block_ids(entry: Entry, salt: bytes = b"") -> tuple[int, ...]:
+def block_ids(entry: Entry, salt: bytes = b"", *, size: int = BLOCK_BYTES) -> tuple[int, ...]:
     """Return the ids of a request's blocks, 63 bits each; the log's own where it has them.
 
-    salt: makes ids that nobody without it can make from a guessed text; the log's own are then
-    hashed, too.
+    size: bytes of a block of text. salt: makes ids that nobody without it can make from a guessed
+    text; the log's own are then hashed, too.
     """
     if entry.has_text:
         said = _bytes_of(entry)
-        return _chained(said, range(0, len(said), BLOCK_BYTES), salt)
+        return _chained(said, range(0, len(said), size), salt)
     if not salt:
         return entry.hash_ids
     return tuple(
