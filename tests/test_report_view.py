@@ -99,7 +99,7 @@ def test_what_warns_is_told_whatever_stands_before_it(
     doubtful = replace(made, checks=[*made.checks, REPEATED])
     text = first_line(summary(doubtful, status=status, warnings=["x is off"])).text
     assert text.startswith(begins)
-    assert text.endswith("; mind: concurrency 8: repeated prompts 100 % (and 1 more warning)")
+    assert text.endswith("; mind: concurrency 8: repeated prompts 100 % (and 1 more)")
 
 
 def test_what_the_first_line_says_in_its_own_words_is_no_further_warning() -> None:

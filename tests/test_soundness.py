@@ -204,7 +204,7 @@ def test_arrivals_are_conserved() -> None:
 def test_the_first_line_warns_of_the_first_doubt_and_counts_the_rest() -> None:
     made = with_checks(run_of(summed(in_flight_mean=7.0, repeated_prompts=0.5)))
     text = first_line(made).text
-    assert "mind: concurrency 8: in flight, off by 12.5 % (and 1 more warning)" in text
+    assert "mind: concurrency 8: in flight, off by 12.5 % (and 1 more)" in text
     assert "\n" not in text
 
 

@@ -166,7 +166,7 @@ def first_line(summary: Summary) -> Verdict:
 
 def _mind(doubts: Sequence[str]) -> str:
     """Name the first of what only warns, and count the rest."""
-    rest = f" (and {_n(len(doubts) - 1, 'more warning')})" if doubts[1:] else ""
+    rest = f" (and {len(doubts) - 1:,} more)" if doubts[1:] else ""
     return f"; mind: {doubts[0]}{rest}" if doubts else ""
 
 
